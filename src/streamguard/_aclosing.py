@@ -1,0 +1,109 @@
+"""`Aclosing`: `contextlib.aclosing` that loses no error and closes what has only ``close()``.
+
+The rule kept here: it adds nothing around the body: no task, no scope, no running loop needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import anyio
+
+from ._errors import report, without
+from ._sources import find_close
+
+T = TypeVar("T")
+
+
+class Aclosing(Generic[T]):
+    """Close an async generator or stream when the block is left, in the task that leaves it.
+
+    Like `contextlib.aclosing`, whose own tests it passes, with three differences: an error of the body is never
+    replaced by an error of the cleanup, which becomes a note on it and a log record on logger ``streamguard``; objects
+    with only ``close()``, or nothing to close, are accepted; and a group that holds only ``GeneratorExit`` counts as a
+    clean close. It does not shield the cleanup from cancellation and does not reach inner generators: for that there is
+    `guarded_stream`.
+
+    Args:
+        thing: What to close: by ``aclose()``, else ``close()`` (sync or async), else not at all.
+
+    Raises:
+        Exception: Whatever the cleanup raises, if the body raised nothing (or ``GeneratorExit``).
+
+    Example:
+        >>> async def letters():
+        ...     try:
+        ...         yield "a"
+        ...         yield "b"
+        ...     finally:
+        ...         print("closed")
+        >>> async def first():
+        ...     async with Aclosing(letters()) as stream:
+        ...         async for letter in stream:
+        ...             return letter
+        >>> asyncio.run(first())
+        closed
+        'a'
+    """
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: T) -> None:
+        self.thing = thing
+
+    async def __aenter__(self) -> T:
+        return self.thing
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            close = find_close(self.thing)
+            result = close() if close is not None else None
+            if inspect.isawaitable(result):
+                await result
+        except BaseException as raised:
+            failure = without(raised, GeneratorExit)
+            try:
+                _let_out(failure, error)
+            finally:
+                # The errors' tracebacks hold this frame: without this, a cycle.
+                del failure, error, trace
+
+
+def _let_out(failure: BaseException | None, error: BaseException | None) -> None:
+    """Raise the failure of the cleanup if it is what leaves the block; else keep it as a note on the body's error."""
+    if failure is None:
+        return
+    if error is None or isinstance(error, GeneratorExit):
+        raise failure
+    if _outranks(failure, error):
+        report(error, failure)
+        raise failure
+    if not _is_cancellation(failure):
+        report(failure, error)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    # A scope of trio or anyio that cut the cleanup delivers itself again at the next checkpoint.
+    try:
+        return isinstance(error, anyio.get_cancelled_exc_class())
+    except Exception:  # no loop is running here
+        return isinstance(error, asyncio.CancelledError)
+
+
+def _outranks(failure: BaseException, error: BaseException) -> bool:
+    """Whether the failure of the cleanup leaves the block although the body raised an error."""
+    if isinstance(failure, KeyboardInterrupt | SystemExit):
+        return True
+    if _is_cancellation(error) or not isinstance(failure, asyncio.CancelledError):
+        return False
+    # A native cancellation is delivered once: dropped here, the task would never end cancelled. That of a scope comes
+    # again; by then the body's error has been seen.
+    try:
+        return anyio.current_effective_deadline() != float("-inf")
+    except Exception:  # no loop is running here
+        return True

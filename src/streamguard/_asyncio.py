@@ -1,0 +1,170 @@
+"""The owner on asyncio (and uvloop): plain futures and native cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+import anyio
+
+from . import _owner
+from ._closing import nudge
+from ._options import Options
+from ._sources import Source
+
+T = TypeVar("T")
+
+# asyncio holds its tasks weakly: without this an idle owner would be collected with an abandoned guard, unclosed.
+_alive: set[Task] = set()
+
+
+class Task:
+    """See `_task.Task`."""
+
+    __slots__ = ("_edges", "_loop", "_lost", "_task", "_waiters", "cut", "done")
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self.done = False
+        self.cut = False
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None]
+        self._waiters: list[asyncio.Future[None]] = []
+        self._edges = 0
+
+    def start(self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str) -> None:
+        coroutine = cast("Coroutine[Any, Any, None]", main())
+        # Not create_task(context=..., name=...): other people's task factories may not take them.
+        self._task = context.run(self._loop.create_task, coroutine)
+        if hasattr(self._task, "set_name"):
+            self._task.set_name(name)
+        if not self.done:  # an eager task may have come to its end
+            _alive.add(self)
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        _alive.discard(self)
+        if not self.done:
+            self._lost()
+
+    def finish(self) -> None:
+        self.done = True
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _resolve(waiter)
+
+    async def join(self, seconds: float | None, remembered: list[BaseException]) -> bool:
+        if self.done:
+            return True
+        expired = False
+        waiter: asyncio.Future[None] | None = None
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            _resolve(waiter)
+
+        timer = self._loop.call_later(seconds, expire) if seconds is not None else None
+        try:
+            with anyio.CancelScope(shield=True):
+                while not (self.done or expired):
+                    waiter = self._loop.create_future()
+                    self._waiters.append(waiter)
+                    try:
+                        await waiter
+                    except asyncio.CancelledError as cancellation:
+                        # Obeyed when everything is closed. Never uncancelled: timeouts around the block count on it.
+                        remembered.append(cancellation)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self.done
+
+    def interrupt(self) -> bool:
+        self._edges += 1
+        self._task.cancel()
+        return True
+
+    def force(self) -> None:
+        self.cut = True
+        self.interrupt()
+
+    @property
+    def disturbed(self) -> bool:
+        return self._task.cancelling() > self._edges
+
+    def forget(self) -> None:
+        while self._edges:
+            self._edges -= 1
+            self._task.uncancel()
+
+    @property
+    def coroutine(self) -> object:
+        return self._task.get_coro()
+
+    def is_current(self) -> bool:
+        return asyncio.current_task() is self._task
+
+
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+class Owner(_owner.Owner[T]):
+    """See `_owner.Owner`."""
+
+    __slots__ = ("_loop", "_wake")
+
+    cancelled = asyncio.CancelledError
+    closes_dropped = False
+
+    reader: asyncio.Future[None] | None
+
+    def __init__(self, source: Source, options: Options[T]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wake: asyncio.Future[None] | None = None
+        super().__init__(source, options)
+
+    def make_task(self, lost: Callable[[], None]) -> Task:
+        return Task(lost)
+
+    def park(self) -> Awaitable[None]:
+        self._wake = future = self._loop.create_future()
+        return future
+
+    def unpark(self) -> None:
+        wake = self._wake
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    def unpark_soon(self) -> None:
+        self._loop.call_soon(self.unpark)
+
+    def arrive(self) -> Awaitable[None]:
+        self.reader = future = self._loop.create_future()
+        return future
+
+    def notify(self) -> None:
+        reader = self.reader
+        if reader is not None and not reader.done():
+            reader.set_result(None)
+
+    def recancel(self) -> None:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        task.uncancel()
+        task.cancel()
+
+    def clock(self) -> float:
+        return self._loop.time()
+
+    def check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(f"the stream of {self.name} belongs to another event loop; use it where it was entered")
+
+    def nudge_from_anywhere(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing can run there any more
+            self._loop.call_soon_threadsafe(nudge, self)

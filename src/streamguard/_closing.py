@@ -1,0 +1,132 @@
+"""The close, as whoever leaves a block sees it: which way a source is brought to its end, step by step.
+
+The rule kept here: gentle first. What is at a ``yield`` is closed, what waits is cancelled by one edge so that the
+awaits of its cleanup run, what was told to stop is left alone; only the deadline is hard.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from ._end import EndReason
+from ._errors import consists_of
+from ._owner import Owner, State
+from ._sources import Details
+from ._task import Limit
+
+T = TypeVar("T")
+
+PULSE = 0.01
+"""Seconds until a cancellation that hit nothing is tried again."""
+
+
+async def close(owner: Owner[T], details: Details, limit: Limit, remembered: list[BaseException]) -> None:
+    """Close the source and wait until it is closed; any number of tasks may call this."""
+    if owner.state is State.DONE or owner.task.done:
+        return
+    if owner.closing:
+        await owner.task.join(None, remembered)
+        return
+    owner.details = details
+    _begin(owner)
+    if owner.state is State.NEW:
+        if owner.source.close_unopened():
+            owner.state = State.DONE
+            return
+        owner.source.give_up()
+    if owner.state is not State.CLOSING:  # there it came to its own end
+        await _stop_run(owner, limit, remembered)
+    if owner.state is State.NEW:
+        owner.spawn()
+    owner.unpark()
+    if _is_answering(owner):
+        await owner.task.join(limit.soft(), remembered)
+    await _interrupt(owner, limit, remembered)
+    error = await limit.enforce(owner.task, f"the close of {owner.name}", remembered)
+    if error is not None:
+        owner.cleanup_errors.insert(0, error)
+
+
+def _begin(owner: Owner[T]) -> None:
+    owner.closing = owner.members.closing = True
+    owner.stop(EndReason.LEFT)
+
+
+def _is_answering(owner: Owner[T]) -> bool:
+    """Whether the source is at work on a cancellation already: its own timeout's, or somebody else's."""
+    return owner.state is State.ANSWERING or (owner.state is State.RUNNING and owner.task.disturbed)
+
+
+async def _stop_run(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
+    run = owner.source.run
+    if run is None:
+        return
+    try:
+        result = run.stop()
+    except Exception as error:
+        owner.add_cleanup_error(error, f"the cancel of {owner.name}")
+        return
+    if inspect.isawaitable(result):
+        await call(owner, result, f"the cancel of {owner.name}", limit, remembered)
+
+
+async def _interrupt(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
+    """Cancel a source that is inside its own await, by one edge."""
+    # A run that was told to stop ends by itself; a second cancellation would cut the cleanup of its model.
+    run = owner.source.run
+    while owner.state in (State.RUNNING, State.ANSWERING) and not (run is not None and run.is_ending):
+        owner.asked = True
+        if owner.task.interrupt():
+            return
+        # Nothing waited: it is in a thread, in a shield, or about to run. Never again once it came back to the owner.
+        if await owner.task.join(limit.left(PULSE), remembered) or limit.left() == 0:
+            return
+
+
+async def drain(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
+    """Let the source run to its own end, dropping what it yields, at most as long as the limit."""
+    if owner.closing or owner.state in (State.NEW, State.DONE):
+        return
+    owner.draining = True
+    owner.stop(EndReason.LEFT)
+    owner.unpark()
+    await owner.task.join(limit.left(), remembered)
+    owner.draining = False
+
+
+async def call(
+    owner: Owner[T], awaitable: Awaitable[object], what: str, limit: Limit, remembered: list[BaseException]
+) -> None:
+    """Await something in a task of its own, so that no cancellation of the caller cuts it; its errors are kept."""
+
+    async def main() -> None:
+        try:
+            await awaitable
+        except BaseException as error:
+            if not (task.cut and consists_of(error, owner.cancelled)):
+                owner.add_cleanup_error(error, what)
+        finally:
+            task.finish()
+
+    def start() -> None:
+        task.start(owner.foreign(main), contextvars.copy_context(), f"streamguard: {what}")
+
+    task = owner.make_task(start)
+    start()
+    error = await limit.enforce(task, what, remembered)
+    if error is not None:
+        owner.cleanup_errors.append(error)
+
+
+def nudge(owner: Owner[T]) -> None:
+    """Ask the owner of an abandoned guard to close; nobody waits for it."""
+    if owner.closing or owner.state in (State.NEW, State.DONE):
+        return
+    _begin(owner)
+    owner.unpark()
+    if owner.state in (State.RUNNING, State.ANSWERING):
+        owner.asked = True
+        owner.task.interrupt()

@@ -1,0 +1,44 @@
+"""How a stream ended: a record for the tail and for whoever asks after the block."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class EndReason(enum.Enum):
+    """What ended a stream. What leaves the block decides, else what ended the source."""
+
+    EXHAUSTED = "exhausted"
+    """The source came to its own end."""
+    MATCHED = "matched"
+    """``until`` returned true for the last item."""
+    LEFT = "left"
+    """The block was left early: break, return, or ``GeneratorExit`` in the body; also when nothing was read."""
+    STOPPED = "stopped"
+    """Somebody called ``stop()``."""
+    CANCELLED = "cancelled"
+    """A cancellation leaves the block."""
+    FAILED = "failed"
+    """An error leaves the block, or ended the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd(Generic[T_co]):
+    """How a stream ended; the argument of ``tail`` and the value of ``GuardedStream.end``."""
+
+    reason: EndReason
+    """What ended the stream."""
+    error: BaseException | None
+    """The error or cancellation that leaves the block or ended the source."""
+    cleanup_errors: tuple[BaseException, ...]
+    """Errors of the close (and, after the block, of the tail), in the order in which they came."""
+    items: int
+    """How many items the reader was given."""
+    last: T_co | None
+    """The last item that the reader was given."""
+    source: object
+    """The opened source: for a callable or an awaitable, what it made."""

@@ -1,0 +1,43 @@
+"""What goes wrong while closing, and how an error that cannot be raised is still told.
+
+The rule kept here: one error leaves a block, bare; every other one becomes a note on it and one log record.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+logger = logging.getLogger("streamguard")
+
+
+class CleanupError(RuntimeError):
+    """The source did not close as an async generator must."""
+
+
+class CleanupTimeoutError(CleanupError, TimeoutError):
+    """A close, a ``cancel`` or a tail did not end within ``cleanup_timeout``; the message says where it hangs."""
+
+
+def without(
+    error: BaseException, leaves: type[BaseException] | tuple[type[BaseException], ...]
+) -> BaseException | None:
+    """What is left of an error when the given kinds are taken out; the user's own grouping stays."""
+    if isinstance(error, leaves):
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(leaves)[1]
+    return error
+
+
+def consists_of(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether this is such an error, or a group of nothing else."""
+    return error is not None and without(error, kind) is None
+
+
+def report(secondary: BaseException, primary: BaseException | None) -> None:
+    """Keep an error that cannot leave the block: a note on the one that does, and a log record."""
+    text = "".join(traceback.format_exception_only(secondary)).strip()
+    if primary is not None and primary is not secondary:
+        primary.add_note(f"streamguard: the cleanup failed as well: {text}")
+    logger.error("error while closing a stream: %s", text, exc_info=secondary)

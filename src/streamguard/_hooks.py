@@ -1,0 +1,151 @@
+"""The generators inside a source: which were started for it, and which of them it dropped.
+
+``async for x in inner(): yield x`` passes no close on: `inner()` is dropped, and the event loop would close it later, in
+another task and context. The rule kept here: what is dropped while its source closes is handed to the owner; what is
+merely suspended is never touched, it may be a connection that the agent keeps. Hooks of others are always called on, and
+are back in place when the last owner of a thread is done.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from ._generators import AnyGenerator
+
+Hook: TypeAlias = Callable[[Any], object]
+
+COLLECT_EVERY = 1.0
+"""Seconds between two collections of young cycles, at the least."""
+
+# Child tasks inherit it, so their generators count as well.
+_started_for: contextvars.ContextVar[Members | None] = contextvars.ContextVar("streamguard_members", default=None)
+# By id: weak references are dead by the time a finaliser runs. An id that is taken again is noted anew.
+_members_of: dict[int, Members] = {}
+_local = threading.local()
+_last_collection = 0.0
+
+
+class Members:
+    """The generators that were first iterated in the context of one owner."""
+
+    __slots__ = ("_keeps_all", "_started", "_thread", "closing", "dropped", "left_to_loop")
+
+    def __init__(self, *, keeps_all: bool) -> None:
+        self._keeps_all = keeps_all
+        self._thread: int | None = None
+        self._started: dict[int, weakref.ref[AnyGenerator]] = {}
+        self.closing = False
+        """Whether what is dropped from now on is closed by the owner."""
+        self.dropped: deque[AnyGenerator] = deque()
+        """What the owner has to close."""
+        self.left_to_loop: list[AnyGenerator] = []
+        """What the event loop's finaliser closes."""
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Note what is started and dropped, in the current context and thread."""
+        self._thread = threading.get_ident()
+        _started_for.set(self)
+        layer = _install()
+        try:
+            yield
+        finally:
+            self._thread = None
+            for key in self._started:
+                if _members_of.get(key) is self:
+                    del _members_of[key]
+            self._started.clear()
+            _uninstall(layer)
+
+    def note(self, generator: AnyGenerator) -> None:
+        """Take a generator in at its first iteration."""
+        if self._thread is None:  # a detached task goes on in the context of a stream that has ended
+            return
+        self._started[id(generator)] = weakref.ref(generator)
+        _members_of[id(generator)] = self
+
+    def keep(self, generator: AnyGenerator) -> bool:
+        """Whether a generator that was dropped is kept for the owner, instead of left to the event loop."""
+        if self._thread != threading.get_ident():
+            return False
+        if self.closing or self._keeps_all:
+            self.dropped.append(generator)
+            return True
+        # It may hold a lock that the source waits for: the loop closes it at once, the owner could not.
+        self.left_to_loop = [g for g in self.left_to_loop if g.ag_frame is not None]
+        self.left_to_loop.append(generator)
+        return False
+
+    def suspended(self) -> bool:
+        """Whether any generator is still suspended."""
+        generators = [started() for started in self._started.values()]
+        return any(g is not None and g.ag_frame is not None and not g.ag_running for g in generators)
+
+
+def collect_young() -> None:
+    """Free the young reference cycles that may hold a dropped generator; best effort."""
+    global _last_collection
+    now = time.monotonic()
+    if gc.isenabled() and now - _last_collection >= COLLECT_EVERY:
+        _last_collection = now
+        gc.collect(1)
+
+
+class _Layer:
+    """Our hooks, once for each time that they are put on top of others."""
+
+    __slots__ = ("before", "finalizer", "firstiter", "users")
+
+    def __init__(self, before: tuple[Hook | None, Hook | None]) -> None:
+        self.before = before
+        self.users = 0
+        next_firstiter, next_finalizer = before
+
+        def firstiter(generator: AnyGenerator) -> None:
+            members = _started_for.get()
+            if members is not None:
+                members.note(generator)
+            else:
+                _members_of.pop(id(generator), None)
+            if next_firstiter is not None:
+                next_firstiter(generator)
+
+        def finalizer(generator: AnyGenerator) -> None:
+            members = _members_of.pop(id(generator), None)
+            if members is not None and members.keep(generator):
+                return
+            if next_finalizer is not None:
+                next_finalizer(generator)
+
+        self.firstiter = firstiter
+        self.finalizer = finalizer
+
+
+def _install() -> _Layer:
+    layer: _Layer | None = getattr(_local, "layer", None)
+    # A loop resets the hooks when it starts and ends; and others may have put theirs on top.
+    if layer is None or sys.get_asyncgen_hooks().firstiter is not layer.firstiter:
+        layer = _local.layer = _Layer(sys.get_asyncgen_hooks())
+        sys.set_asyncgen_hooks(layer.firstiter, layer.finalizer)
+    layer.users += 1
+    return layer
+
+
+def _uninstall(layer: _Layer) -> None:
+    layer.users -= 1
+    if layer.users:
+        return
+    if getattr(_local, "layer", None) is layer:
+        _local.layer = None
+    # A foreign hook on top of ours stays; what it calls goes on forwarding.
+    if sys.get_asyncgen_hooks().firstiter is layer.firstiter:
+        sys.set_asyncgen_hooks(*layer.before)

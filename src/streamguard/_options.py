@@ -1,0 +1,59 @@
+"""The options of a guard, checked when it is made, before the source is touched."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from ._end import StreamEnd
+from ._sources import describe
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Generic[T]):
+    """What a guard was asked for."""
+
+    until: Callable[[T], bool] | None = None
+    where: Callable[[T], bool] | None = None
+    cancel: Callable[[], object] | None = None
+    on_early_exit: Literal["close", "drain"] = "close"
+    cleanup_timeout: float | None = 10.0
+    tail: Callable[[StreamEnd[T]], object] | None = None
+    prefetch: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("until", "where", "cancel", "tail"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"{name}={value!r} is not callable; give a function, or None")
+        for name in ("until", "where"):
+            value = getattr(self, name)
+            if inspect.iscoroutinefunction(value):
+                raise TypeError(
+                    f"{name}: {describe(value)} is async; it is asked for every item, make it a plain function"
+                )
+        if self.on_early_exit not in ("close", "drain"):
+            raise ValueError(f'on_early_exit={self.on_early_exit!r}; use "close" or "drain"')
+        _check_seconds(self.cleanup_timeout)
+        _check_count(self.prefetch)
+
+
+def _check_seconds(seconds: object) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"cleanup_timeout={seconds!r}; give seconds as a number, or None for no limit")
+    if math.isnan(seconds) or seconds < 0:
+        raise ValueError(f"cleanup_timeout={seconds!r}; give seconds from 0 up, or None for no limit")
+
+
+def _check_count(prefetch: object) -> None:
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int):
+        raise TypeError(f"prefetch={prefetch!r}; give the number of items the source may run ahead, or 0")
+    if prefetch < 0:
+        raise ValueError(f"prefetch={prefetch!r}; give the number of items the source may run ahead, from 0 up")

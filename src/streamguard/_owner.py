@@ -1,0 +1,366 @@
+"""The owner: the one task that opens, steps and closes a source, for its whole life.
+
+The rules kept here: only the owner task touches the source; it advances when a reader asks (or `prefetch` allows); it
+is closed exactly once, by that task; no scope of ours is open over a ``yield`` that the source resumes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+import functools
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from ._errors import CleanupError, consists_of, without
+from ._generators import AnyGenerator, close_generator
+from ._handoff import Handoff
+from ._hooks import Members, collect_young
+from ._options import Options
+from ._sources import NO_DETAILS, Details, Source, describe
+from ._task import Task
+
+T = TypeVar("T")
+
+SKIPS_PER_TURN = 100
+"""How many items ``where`` may skip before other tasks get their turn."""
+
+
+class State(enum.Enum):
+    """Where the owner is."""
+
+    NEW = enum.auto()
+    SPAWNED = enum.auto()
+    IDLE = enum.auto()
+    RUNNING = enum.auto()
+    ANSWERING = enum.auto()
+    CLOSING = enum.auto()
+    DONE = enum.auto()
+
+
+# Read for every item: a name of the module is cheaper than one of the enumeration.
+_IDLE, _RUNNING = State.IDLE, State.RUNNING
+
+
+class Owner(Handoff[T]):
+    """What a guard and its owner task share. It knows no guard, so that an abandoned guard is noticed."""
+
+    __slots__ = (
+        "_context",
+        "_held",
+        "_until",
+        "_where",
+        "asked",
+        "cleanup_errors",
+        "closing",
+        "details",
+        "draining",
+        "exhausted",
+        "members",
+        "source",
+        "state",
+        "task",
+    )
+
+    def __init__(self, source: Source, options: Options[T]) -> None:
+        super().__init__(describe(source.opened), options.prefetch)
+        self.source = source
+        self.state = State.NEW
+        self.closing = False
+        """Whether the guard has asked for the close; for good."""
+        self.draining = False
+        """Whether items are dropped until the source ends by itself."""
+        self.exhausted = False
+        """Whether the source came to its own end."""
+        self.asked = False
+        """Whether we cancelled the source: a cancellation that comes out is no error."""
+        self.details: Details = NO_DETAILS
+        """The body's error, for context managers."""
+        self.cleanup_errors: list[BaseException] = []
+        self._context = contextvars.copy_context()
+        self._until = options.until
+        self._where = options.where
+        self._held: BaseException | None = None
+        self.members = Members(keeps_all=self.closes_dropped)
+        """The generators that were started for the source."""
+        self.task: Task = self.make_task(self._lost)
+
+    # -- what a backend brings
+
+    closes_dropped: bool
+    """Whether the owner closes generators that are dropped while the source runs (else the event loop does)."""
+
+    def make_task(self, lost: Callable[[], None]) -> Task:
+        """A task, not started; ``lost`` is called if it was cancelled before its first step."""
+        raise NotImplementedError
+
+    def foreign(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """The same function, prepared for code that is not ours."""
+        return function
+
+    def recancel(self) -> None:
+        """Cancel the owner task at its next await, if the backend's cancellations come only once."""
+
+    def ending(self) -> bool:
+        """Whether the event loop is cancelling all that is left because its main task is done."""
+        return False
+
+    def check_loop(self) -> None:
+        """A RuntimeError if the caller runs in another event loop."""
+        raise NotImplementedError
+
+    def clock(self) -> float:
+        """The backend's time."""
+        raise NotImplementedError
+
+    def nudge_from_anywhere(self) -> None:
+        """Ask an abandoned guard's owner to close, from any thread, without waiting."""
+        raise NotImplementedError
+
+    # -- the task
+
+    def runs_here(self) -> bool:
+        """Whether the caller is the owner task."""
+        return self.state not in (State.NEW, State.DONE) and self.task.is_current()
+
+    def request(self) -> None:
+        self.wanted = True
+        if self.state is State.NEW:
+            self.spawn()
+        else:
+            self.unpark()
+
+    def spawn(self) -> None:
+        """Start the task; it closes the source at once if that was asked for."""
+        self.state = State.SPAWNED
+        self.task.start(self._main, self._context, f"streamguard: {self.name}")
+
+    def _lost(self) -> None:
+        """The task was cancelled before its first step, so that nothing of it ran."""
+        if self.closing:
+            self.spawn()
+        else:
+            self.state = State.NEW
+            self._fail(self.cancelled())
+
+    async def _main(self) -> None:
+        self.state = State.RUNNING
+        try:
+            with self.members.watch():
+                if not self.closing:
+                    await self._serve()
+                self.state = State.CLOSING
+                self.members.closing = True
+                self.task.forget()
+                await self._close_source()
+                await self._close_dropped()
+        except GeneratorExit as error:  # the loop is gone: nothing can be awaited any more
+            self._fail(error)
+        except BaseException as error:  # nothing may escape: trio would end the whole run
+            self.add_cleanup_error(error, self.name)
+        finally:
+            self.state = State.DONE
+            self.over = True
+            self.wanted = False
+            self.notify()
+            self.task.finish()
+
+    async def _serve(self) -> None:
+        """Open the source and hand out its items, up to its end or the close."""
+        try:
+            await self.foreign(self.source.open)()
+            step = self.foreign(self.source.step)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            return await self._linger()
+        dropped = self.members.dropped
+        picky = self._until is not None or self._where is not None
+        skipped = 0
+        while not self.closing:
+            try:
+                if dropped:
+                    await self._close(dropped)
+                item = await step()
+                if self.closing:
+                    break
+                keep = not self.over and (not picky or self._picks(item))
+            except StopAsyncIteration:
+                return self._end()
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                self._fail(error)
+                return await self._linger()
+            # A predicate may have stopped the stream.
+            if keep and not self.over:
+                self.offer(item)
+                if self.wanted:
+                    continue
+            elif self.wanted or self.draining:
+                skipped += 1
+                if skipped % SKIPS_PER_TURN:
+                    continue
+                self.unpark_soon()
+            item = None  # the reader's now
+            self.state = _IDLE
+            try:
+                await self.park()
+                while not (self.wanted or self.closing or self.draining):
+                    await self.park()
+            except self.cancelled as cancellation:
+                if not await self._answer(cancellation):
+                    return None
+            self.state = _RUNNING
+        return None
+
+    def _picks(self, item: T) -> bool:
+        """Whether the reader gets this item; notes whether it is the last one."""
+        if self._where is not None and not _judge(self._where, item):
+            return False
+        self.matching = self._until is not None and _judge(self._until, item)
+        return True
+
+    def _end(self) -> None:
+        self.exhausted = True
+        self.offer_end()
+
+    def _fail(self, error: BaseException) -> None:
+        if self.closing or self.draining:
+            self._note_cleanup_error(error)
+        else:
+            self.offer_failure(error)
+
+    async def _linger(self) -> None:
+        """Wait, after an error, for the close: whoever leaves the block may have something to cancel before it."""
+        self.state = State.IDLE
+        try:
+            while not (self.closing or self.draining):
+                await self.park()
+        except self.cancelled:
+            return  # nothing is left to cancel but this wait: the close is what a cancellation asks for
+
+    # -- what fires inside an idle source
+
+    async def _answer(self, cancellation: BaseException) -> bool:
+        """Hand a cancellation that hit the idle owner to the source; whether stepping goes on.
+
+        It is the source's own timeout or task group, or somebody cancelled the owner: the source knows its own by the
+        very object.
+        """
+        while not (self.closing or self.ending()):
+            if self.source.throw is None:
+                await self._hold()
+                self.recancel()
+                return not self.closing
+            self.state = State.ANSWERING
+            if not await self._throw(self.source.throw, cancellation):
+                return False
+            await self._hold()
+            if self._held is None:
+                break
+            cancellation, self._held = self._held, None
+        return not (self.closing or self.ending())
+
+    async def _throw(self, throw: Callable[..., Awaitable[Any]], cancellation: BaseException) -> bool:
+        try:
+            item = await self.foreign(throw)(cancellation)
+            keep = not self.over and self._picks(item)
+        except StopAsyncIteration:
+            self._end()
+            return False
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            return False
+        if keep and not self.over:
+            self.offer(item)
+        return True
+
+    async def _hold(self) -> None:
+        """Wait for the next read with one outcome standing ahead; a further cancellation is kept for then."""
+        self.state = State.IDLE
+        # Without the shield a scope that stays cancelled would wake this wait for ever.
+        with anyio.CancelScope(shield=True):
+            while not (self.wanted or self.closing or self.draining):
+                try:
+                    await self.park()
+                except self.cancelled as cancellation:
+                    self._held = self._held or cancellation
+
+    # -- the close, in the owner task
+
+    async def _close_source(self) -> None:
+        closers = self.source.closers
+        while closers:
+            await self._run_closer(closers.pop())
+            await self._close(self.members.dropped)
+
+    async def _close_dropped(self) -> None:
+        """Close, or see closed, all that the source dropped."""
+        members = self.members
+        pause = 0.0
+        while any(generator.ag_frame is not None for generator in members.left_to_loop):
+            await anyio.sleep(pause)
+            pause = min(pause + 0.001, 0.01)
+        if members.suspended():
+            # The event loop may hold the last frame until this task has yielded once more.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+            await self._close(members.dropped)
+        if members.suspended():
+            collect_young()
+            await self._close(members.dropped)
+
+    async def _close(self, dropped: deque[AnyGenerator]) -> None:
+        while dropped:
+            await self._run_closer(functools.partial(_close_one, dropped.popleft()))
+
+    async def _run_closer(self, closer: Callable[[Details], object]) -> None:
+        async def close() -> None:
+            result = closer(self.details)
+            if inspect.isawaitable(result):
+                await result
+
+        try:
+            await self.foreign(close)()
+        except BaseException as error:
+            self._note_cleanup_error(error)
+
+    def _note_cleanup_error(self, error: BaseException) -> None:
+        """Keep what a close raised, less what closing is bound to raise."""
+        given = self.details[1]
+        asked = self.asked or self.task.cut or consists_of(given, self.cancelled)
+        rest = without(error, (GeneratorExit, self.cancelled) if asked else GeneratorExit)
+        if rest is not None and rest is not given:
+            self.add_cleanup_error(rest, self.name)
+
+    def add_cleanup_error(self, error: BaseException, what: str) -> None:
+        """Keep an error of the close, of a ``cancel`` or of a tail."""
+        if consists_of(error, self.cancelled):
+            unasked = CleanupError(f"{what} raised a cancellation that nobody asked for while it was closed")
+            unasked.__cause__ = error
+            error = unasked
+        self.cleanup_errors.append(error)
+
+
+def _close_one(generator: AnyGenerator, _details: Details) -> Awaitable[None]:
+    return close_generator(generator)
+
+
+def _judge(predicate: Callable[[T], bool], item: T) -> bool:
+    try:
+        verdict: object = predicate(item)
+    except StopAsyncIteration as error:
+        raise RuntimeError(f"{describe(predicate)} raised StopAsyncIteration") from error
+    if inspect.isawaitable(verdict):
+        if inspect.iscoroutine(verdict):
+            verdict.close()
+        raise TypeError(f"{describe(predicate)} returned an awaitable; `until` and `where` are plain functions")
+    return bool(verdict)

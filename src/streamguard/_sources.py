@@ -1,0 +1,276 @@
+"""What can be guarded: how each kind of source is opened, stepped and closed.
+
+The rule kept here: nothing of a source is entered, awaited, called, stepped or closed but by the owner task, through
+`Source`; what is recognised is the shape, so that no framework is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+)
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
+
+from ._generators import close_generator, close_unstarted
+from ._runs import Run
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RunHandle(Protocol[T_co]):
+    """A run that goes on in the background and hands out its events by ``stream_events()``."""
+
+    def stream_events(self) -> AsyncIterator[T_co]: ...
+
+
+class BareIterator(Protocol[T_co]):
+    """An async iterator that does not say so by ``__aiter__``."""
+
+    def __anext__(self) -> Awaitable[T_co]: ...
+
+
+Opened: TypeAlias = RunHandle[T] | AsyncIterable[T] | BareIterator[T] | AbstractAsyncContextManager[AsyncIterable[T]]
+Made: TypeAlias = Opened[T] | Awaitable[Opened[T]]
+Given: TypeAlias = Made[T] | Callable[[], Made[T]]
+
+Details: TypeAlias = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+NO_DETAILS: Details = (None, None, None)
+
+
+class Guard:
+    """The mark of a guard of ours: to be entered and left, not only iterated."""
+
+    __slots__ = ()
+
+
+class Kind(enum.Enum):
+    """The shapes of a source, in the order in which they are tried."""
+
+    GUARD = enum.auto()
+    RUN = enum.auto()
+    ITERATOR = enum.auto()
+    ITERABLE = enum.auto()
+    CONTEXT = enum.auto()
+    AWAITABLE = enum.auto()
+    CALLABLE = enum.auto()
+
+
+def has(thing: object, dunder: str) -> bool:
+    """Whether an object has a special method, which counts on its type."""
+    # A proxy has them all on its own type; what it stands for tells which are real.
+    return hasattr(type(thing), dunder) and hasattr(thing.__class__, dunder)
+
+
+def kind_of(thing: object) -> Kind:
+    """The shape of a source; a TypeError that names it and the fix if it is none."""
+    if isinstance(thing, Guard):
+        return Kind.GUARD
+    if not isinstance(thing, type) and callable(getattr(thing, "stream_events", None)):
+        return Kind.RUN
+    if has(thing, "__anext__"):
+        return Kind.ITERATOR
+    if has(thing, "__aiter__"):
+        return Kind.ITERABLE
+    if has(thing, "__aenter__") and has(thing, "__aexit__"):
+        return Kind.CONTEXT
+    if has(thing, "__await__"):
+        return Kind.AWAITABLE
+    if callable(thing):
+        _check_needs_no_arguments(thing)
+        return Kind.CALLABLE
+    if has(thing, "__iter__"):
+        hint = "wrap it in an async generator, or use a plain `for`"
+    else:
+        hint = "give it an async generator or iterator, a run handle, or a callable that makes one"
+    raise TypeError(f"{describe(thing)} is not an async stream; {hint}")
+
+
+def _check_needs_no_arguments(function: Callable[..., object]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin that tells no signature
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise TypeError(
+            f"{describe(function)} cannot be called without arguments ({error}); "
+            "call it yourself, or wrap the call in a lambda"
+        ) from None
+
+
+def describe(thing: object) -> str:
+    """A name for messages: what it is and what it is called."""
+    name = getattr(thing, "__qualname__", None)
+    if name is None:
+        return f"{type(thing).__qualname__} object" if thing is not None else "None"
+    kind = "async generator" if inspect.isasyncgen(thing) else type(thing).__name__
+    return f"{kind} {name!r}"
+
+
+def find_close(thing: object) -> Callable[[], object] | None:
+    """How a stream is closed: ``aclose``, else ``close``, else not at all."""
+    # Looked up on the object: instrumentation wraps streams in proxies.
+    for name in ("aclose", "close"):
+        close = getattr(thing, name, None)
+        if callable(close):
+            return cast("Callable[[], object]", close)
+    return None
+
+
+async def settled(result: object) -> object:
+    """The result itself, or what awaiting it gives."""
+    return await result if inspect.isawaitable(result) else result
+
+
+class Source:
+    """One source, from what the user gave to what is stepped and closed."""
+
+    __slots__ = ("closers", "kind", "opened", "run", "step", "throw")
+
+    def __init__(self, given: object) -> None:
+        self.kind = kind_of(given)
+        self.opened = given
+        self.run = Run(given) if self.kind is Kind.RUN else None
+        """The background run, once it is known."""
+        self.step: Callable[[], Awaitable[Any]]
+        """Makes the next item."""
+        self.throw: Callable[[BaseException], Awaitable[Any]] | None = None
+        """Throws into the source at its ``yield``; ``None`` for iterators that are no generators."""
+        self.closers: list[Callable[[Details], object]] = []
+        """What closes it, last one first."""
+
+    async def open(self) -> None:
+        """Await, call, enter: up to an iterator that can be stepped."""
+        while self.kind in (Kind.AWAITABLE, Kind.CALLABLE):
+            maker = self.opened
+            self.opened = (
+                await cast("Awaitable[object]", maker) if self.kind is Kind.AWAITABLE else cast("Any", maker)()
+            )
+            try:
+                self.kind = kind_of(self.opened)
+            except TypeError as error:
+                raise TypeError(f"{describe(maker)} made no stream: {error}") from None
+        opened = cast("Any", self.opened)
+        match self.kind:
+            case Kind.GUARD:
+                self.opened = await self._enter(opened)
+                self._iterate(self.opened)
+            case Kind.RUN:
+                self.run = self.run or Run(opened)
+                self.closers.append(self._settle_run)
+                events = opened.stream_events()
+                self._iterate(events)
+                self._close_iterator(events)
+            case Kind.ITERATOR:
+                self._iterate(opened)
+                self._close_iterator(opened)
+            case Kind.ITERABLE:
+                # A file or websocket with a plain close() is not ours.
+                self._close_by(getattr(opened, "aclose", None))
+                self._iterate_fresh(opened)
+            case _:
+                self.opened = await self._enter(opened)
+                self._iterate_entered(self.opened, opened)
+
+    async def _enter(self, manager: AbstractAsyncContextManager[object]) -> object:
+        entered = await type(manager).__aenter__(manager)
+        self.closers.append(lambda details: type(manager).__aexit__(manager, *details))
+        return entered
+
+    def _iterate(self, iterator: object) -> None:
+        # Bound by hand: dunder methods count on the type, not on the object.
+        self.step = type(iterator).__anext__.__get__(iterator)  # type: ignore[attr-defined]
+        self.throw = getattr(iterator, "athrow", None)
+
+    def _iterate_fresh(self, iterable: object) -> None:
+        iterator = type(iterable).__aiter__(iterable)  # type: ignore[attr-defined]
+        if not has(iterator, "__anext__"):
+            raise TypeError(
+                f"{describe(iterable)}: its __aiter__ returned {describe(iterator)}, which has no __anext__"
+            )
+        self._iterate(iterator)
+        self._close_iterator(iterator)
+
+    def _iterate_entered(self, entered: object, manager: object) -> None:
+        if has(entered, "__anext__"):
+            self._iterate(entered)
+            # The manager closes what it made; a bare generator it may have left to its user.
+            if inspect.isasyncgen(entered):
+                self._close_iterator(entered)
+        elif has(entered, "__aiter__"):
+            self._iterate_fresh(entered)
+        else:
+            raise TypeError(f"{describe(manager)}: entering it gave {describe(entered)}, which is no async iterable")
+
+    def _close_by(self, close: Callable[[], object] | None) -> None:
+        if close is not None:
+            self.closers.append(lambda _details: close())
+
+    def _close_iterator(self, iterator: object) -> None:
+        if inspect.isasyncgen(iterator):
+            self.closers.append(lambda _details: close_generator(iterator))
+        else:
+            self._close_by(find_close(iterator))
+
+    # -- never opened
+
+    def close_unopened(self) -> bool:
+        """Close what was never opened, if that needs no waiting; else say by False that an owner has to."""
+        opened = cast("Any", self.opened)
+        match self.kind:
+            case Kind.ITERATOR:
+                if find_close(opened) is None:
+                    return True
+                return inspect.isasyncgen(opened) and close_unstarted(opened)
+            case Kind.ITERABLE:
+                return not hasattr(opened, "aclose")
+            case Kind.AWAITABLE:
+                if inspect.iscoroutine(opened):
+                    opened.close()
+                return not callable(getattr(opened, "cancel", None))
+            case Kind.CONTEXT | Kind.CALLABLE:
+                return True
+            case _:
+                return False
+
+    def give_up(self) -> None:
+        """Name what closes a source that was never opened, for the owner to run."""
+        opened = cast("Any", self.opened)
+        match self.kind:
+            case Kind.GUARD:
+                self.closers = [lambda _details: self._enter_and_leave(opened)]
+            case Kind.RUN:
+                self.closers = [self._settle_run]
+            case Kind.AWAITABLE:
+                self.closers = [lambda _details: _close_future(opened)]
+            case Kind.ITERABLE:
+                self._close_by(opened.aclose)
+            case _:
+                self._close_iterator(opened)
+
+    async def _settle_run(self, _details: Details) -> None:
+        assert self.run is not None
+        await self.run.settle()
+
+    async def _enter_and_leave(self, guard: AbstractAsyncContextManager[object]) -> None:
+        async with guard:
+            pass
+
+
+async def _close_future(future: asyncio.Future[Any]) -> None:
+    """Cancel what was awaited for a source; if it has made one all the same, close that."""
+    future.cancel()
+    if asyncio.isfuture(future):
+        await asyncio.wait([future])
+        if not future.cancelled() and (close := find_close(future.result())) is not None:
+            await settled(close())

@@ -1,0 +1,219 @@
+"""`guarded_stream`: the guard that the user holds.
+
+The rule kept here: the guard is a plain class, so that nothing of it is ever left to a finaliser. Stepping and closing
+is the owner's (`_owner`), leaving the block is `_leaving`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, Literal, Self, TypeVar
+
+from ._closing import close
+from ._end import StreamEnd
+from ._leaving import Leaving
+from ._options import Options
+from ._owner import Owner
+from ._sources import NO_DETAILS, Given, Guard, Source, describe
+from ._task import Limit
+
+T = TypeVar("T")
+
+
+class GuardedStream(Guard, Generic[T]):
+    """A stream that is closed when its ``async with`` block is left; made by `guarded_stream`."""
+
+    __slots__ = ("__weakref__", "_end", "_left", "_options", "_owner", "_place", "_pull", "_source")
+
+    def __init__(self, source: object, options: Options[T], depth: int = 2) -> None:
+        self._left = True  # nothing to warn of if this is no source
+        self._source = Source(source)
+        self._left = False
+        self._options = options
+        self._owner: Owner[T] | None = None
+        self._pull: Callable[[], Awaitable[T]] = self._refuse
+        self._end: StreamEnd[T] | None = None
+        frame = sys._getframe(depth)
+        self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._end else "open" if self._owner else "not entered"
+        return f"<GuardedStream of {describe(self._source.opened)}, {state}>"
+
+    def _refuse(self) -> Awaitable[T]:
+        raise RuntimeError(f'{self!r} is read outside its block; use "async with" around the loop that reads it')
+
+    # -- reading
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[T]:
+        return self._pull()
+
+    def stop(self) -> None:
+        """End the reader's loop as if the source were exhausted; the body is never interrupted.
+
+        May be called from any task of the event loop, also from inside the source; from another thread by
+        ``loop.call_soon_threadsafe(stream.stop)``. An item that nobody read is dropped. The source is closed when the
+        block is left. Before the block is entered, or after the end, this does nothing.
+        """
+        if self._owner is not None:
+            self._owner.stop()
+
+    async def aclose(self) -> None:
+        """Close the source and wait until it is closed; any number of tasks may call this, at any time.
+
+        A pending read ends the reader's loop. Errors of the close leave from the exit of the block. A guard that was
+        never entered is closed for good.
+
+        Raises:
+            RuntimeError: If the source itself calls this, or a task of another event loop.
+        """
+        if self._owner is None:
+            async with self:
+                return
+        owner = self._owner
+        if self._end is not None:
+            return
+        owner.check_loop()
+        if owner.runs_here():
+            raise RuntimeError(f"{self!r} cannot be closed from inside its own source; use stop()")
+        owner.stop()
+        remembered: list[BaseException] = []
+        try:
+            await close(owner, NO_DETAILS, Limit(self._options.cleanup_timeout, owner.clock), remembered)
+            if remembered:
+                raise remembered[0]
+        finally:
+            remembered.clear()  # their tracebacks hold this frame
+
+    @property
+    def end(self) -> StreamEnd[T]:
+        """How the stream ended.
+
+        Raises:
+            RuntimeError: Before the block has been left.
+        """
+        if self._end is None:
+            raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
+        return self._end
+
+    # -- the block
+
+    async def __aenter__(self) -> Self:
+        if self._owner is not None:
+            raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
+        self._owner = make_owner(self._source, self._options)
+        self._pull = self._owner.pull_ahead if self._options.prefetch else self._owner.pull
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._owner is not None
+        leaving = Leaving(self._owner, self._options, body)
+        error: BaseException | None = None
+        try:
+            await leaving.close((kind, body, trace))
+            self._end = leaving.describe()
+            await leaving.run_tail(self._end)
+            self._end = leaving.describe()
+            self._left = True
+            leaving.report()
+            error = leaving.error
+            if error is not None and error is not body:
+                raise error
+        finally:
+            # Errors hold this frame by their tracebacks: without this, cycles.
+            leaving.forget()
+            del kind, body, trace, error
+
+    def __del__(self) -> None:
+        if getattr(self, "_left", True):
+            return
+        if self._owner is None:
+            fault = "never entered"
+        else:
+            fault = "entered, but its block was never left"
+            self._owner.nudge_from_anywhere()
+        warnings.warn(
+            f'{self!r}, made at {self._place}, was {fault}; use "async with"',
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+
+def guarded_stream(
+    source: Given[T],
+    /,
+    *,
+    until: Callable[[T], bool] | None = None,
+    where: Callable[[T], bool] | None = None,
+    cancel: Callable[[], object] | None = None,
+    on_early_exit: Literal["close", "drain"] = "close",
+    cleanup_timeout: float | None = 10.0,
+    tail: Callable[[StreamEnd[T]], object] | None = None,
+    prefetch: int = 0,
+) -> GuardedStream[T]:
+    """Guard a stream: when the ``async with`` block is left, by any way out, nothing of the stream is left.
+
+    The source runs in a task of its own and in a copy of the context, from the first read to its close; it advances
+    only when the reader asks. Leaving the block closes it there and waits for it, shielded from cancellation; then the
+    tail runs; then the body's error, the source's or the cleanup's leaves, bare.
+
+    Args:
+        source: An async generator or iterator, an async iterable, a run handle (has ``stream_events()``), an async
+            context manager or an awaitable that gives one of these, or a callable without arguments that makes one.
+        until: Called with each item that is delivered; when it returns true that item is the last one.
+        where: Called with each item; when it returns false the item is skipped, at no hand-off.
+        cancel: Called, and awaited if awaitable, once on every way out but exhaustion, before the source is closed.
+        on_early_exit: ``"drain"`` lets the source run to its own end (its items are dropped) after a clean early way
+            out, for at most ``cleanup_timeout``, before ``cancel`` and the close.
+        cleanup_timeout: Seconds for the close, and again for the tail (and for a drain); ``None`` for no limit; 0 for
+            what needs no waiting. The longest stay at the exit is the sum, plus 0.25 s for each that is cut.
+        tail: Called with the `StreamEnd`, and awaited if awaitable, once, after everything is closed, on every way out.
+        prefetch: Items that the source may run ahead of the reader, once the first was read.
+
+    Raises:
+        TypeError: If this is no source (the message says what to do), or an option is of the wrong type.
+        ValueError: If ``cleanup_timeout`` or ``prefetch`` is negative or NaN, or ``on_early_exit`` is unknown.
+
+    Example:
+        >>> import asyncio
+        >>> async def letters():
+        ...     try:
+        ...         yield "a"
+        ...         yield "b"
+        ...     finally:
+        ...         await asyncio.sleep(0)
+        ...         print("closed")
+        >>> async def first():
+        ...     async with guarded_stream(letters()) as stream:
+        ...         async for letter in stream:
+        ...             return letter
+        >>> asyncio.run(first())
+        closed
+        'a'
+    """
+    options = Options(until, where, cancel, on_early_exit, cleanup_timeout, tail, prefetch)
+    return GuardedStream(source, options)
+
+
+def make_owner(source: Source, options: Options[T]) -> Owner[T]:
+    """An owner for the event loop that is running."""
+    trio = sys.modules.get("trio")
+    # trio first: as a guest it runs inside an asyncio loop.
+    if trio is not None and trio.lowlevel.in_trio_task():
+        from ._trio import Owner as TrioOwner
+
+        return TrioOwner(source, options)
+    asyncio.get_running_loop()
+    from ._asyncio import Owner as AsyncioOwner
+
+    return AsyncioOwner(source, options)

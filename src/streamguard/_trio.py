@@ -1,0 +1,174 @@
+"""The owner on trio: a system task, parked and rescheduled; one edge of cancellation out of two scopes."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import trio
+from trio.lowlevel import Abort, RaiseCancelT
+
+from . import _owner
+from ._closing import nudge
+from ._options import Options
+from ._sources import Source
+
+T = TypeVar("T")
+
+
+@trio.lowlevel.disable_ki_protection
+async def _unprotected(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
+    return await function(*args)
+
+
+class Task:
+    """See `_task.Task`."""
+
+    __slots__ = ("_inner", "_outer", "_task", "_waiters", "cut", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.cut = False
+        self._waiters: list[trio.Event] = []
+        self._task: trio.lowlevel.Task
+        self._outer: trio.CancelScope
+        self._inner: trio.CancelScope
+
+    def start(self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str) -> None:
+        self._outer, self._inner = trio.CancelScope(), trio.CancelScope()
+        self._task = trio.lowlevel.spawn_system_task(self._run, main, name=name, context=context)
+
+    async def _run(self, main: Callable[[], Awaitable[None]]) -> None:
+        with self._outer, self._inner:
+            await main()
+
+    def finish(self) -> None:
+        self.done = True
+        for waiter in self._waiters:
+            waiter.set()
+
+    async def join(self, seconds: float | None, remembered: list[BaseException]) -> bool:
+        if seconds == 0:
+            # An expired deadline would leave the task no turn at all, not even for a close that need not wait.
+            for _ in range(2):
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        if self.done:
+            return True
+        waiter = trio.Event()
+        self._waiters.append(waiter)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _or_inf(seconds)):
+            while not self.done:
+                try:
+                    await waiter.wait()
+                except KeyboardInterrupt as interrupt:
+                    remembered.append(interrupt)
+        return self.done
+
+    def interrupt(self) -> bool:
+        self._inner.shield = True
+        self._outer.cancel()
+        before = trio.lowlevel.current_statistics().tasks_runnable
+        # One instant: what waits now is woken with a cancellation, what waits later is not.
+        self._inner.shield = False
+        self._inner.shield = True
+        return trio.lowlevel.current_statistics().tasks_runnable > before
+
+    def force(self) -> None:
+        self.cut = True
+        self._outer.cancel()
+        self._inner.shield = False
+
+    @property
+    def disturbed(self) -> bool:
+        return False
+
+    def forget(self) -> None:
+        pass
+
+    @property
+    def coroutine(self) -> object:
+        return self._task.coro
+
+    def is_current(self) -> bool:
+        return trio.lowlevel.current_task() is self._task
+
+    def wake(self) -> None:
+        trio.lowlevel.reschedule(self._task)
+
+
+def _or_inf(seconds: float | None) -> float:
+    return float("inf") if seconds is None else seconds
+
+
+class Owner(_owner.Owner[T]):
+    """See `_owner.Owner`."""
+
+    __slots__ = ("_parked", "_reading", "_token")
+
+    cancelled = trio.Cancelled
+    closes_dropped = True  # trio's finaliser would cut their cleanup
+
+    task: Task
+    reader: trio.lowlevel.Task | None
+
+    def __init__(self, source: Source, options: Options[T]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._parked = False
+        self._reading = False
+        super().__init__(source, options)
+
+    def make_task(self, lost: Callable[[], None]) -> Task:
+        # trio gives every task its first step, so that none is lost.
+        return Task()
+
+    def park(self) -> Awaitable[None]:
+        self._parked = True
+        return trio.lowlevel.wait_task_rescheduled(self._abort_park)  # noqa: ASYNC105 - the caller awaits it
+
+    def _abort_park(self, _: RaiseCancelT) -> Abort:
+        self._parked = False
+        return Abort.SUCCEEDED
+
+    def unpark(self) -> None:
+        if self._parked:
+            self._parked = False
+            self.task.wake()
+
+    def unpark_soon(self) -> None:
+        self._token.run_sync_soon(self.unpark)
+
+    def arrive(self) -> Awaitable[None]:
+        self.reader = trio.lowlevel.current_task()
+        self._reading = True
+        return trio.lowlevel.wait_task_rescheduled(self._abort_read)  # noqa: ASYNC105 - the caller awaits it
+
+    def _abort_read(self, _: RaiseCancelT) -> Abort:
+        self._reading = False
+        return Abort.SUCCEEDED
+
+    def notify(self) -> None:
+        if self._reading and self.reader is not None:
+            self._reading = False
+            trio.lowlevel.reschedule(self.reader)
+
+    def foreign(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        # System tasks are protected from Ctrl-C; what is not ours must stay interruptible.
+        return functools.partial(_unprotected, function)
+
+    def ending(self) -> bool:
+        nursery = trio.lowlevel.current_task().parent_nursery
+        return nursery is not None and nursery.cancel_scope.cancel_called
+
+    def clock(self) -> float:
+        return trio.current_time()
+
+    def check_loop(self) -> None:
+        if trio.lowlevel.current_trio_token() is not self._token:
+            raise RuntimeError(f"the stream of {self.name} belongs to another event loop; use it where it was entered")
+
+    def nudge_from_anywhere(self) -> None:
+        with contextlib.suppress(trio.RunFinishedError):  # nothing can run there any more
+            self._token.run_sync_soon(nudge, self)

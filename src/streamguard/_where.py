@@ -1,0 +1,50 @@
+"""Where a task hangs: the frames of what it waits for, outermost first."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import linecache
+import os.path
+from types import FrameType
+
+_OURS = os.path.dirname(__file__)
+_AT_MOST = 50
+
+
+def hanging_at(coroutine: object) -> str:
+    """The lines at which a suspended coroutine waits, without our own frames, as in a traceback."""
+    lines = [_line(frame) for frame in _frames(coroutine) if os.path.dirname(frame.f_code.co_filename) != _OURS]
+    return "\n".join(lines) or "  (no Python frame)"
+
+
+def _frames(awaitable: object) -> list[FrameType]:
+    frames: list[FrameType] = []
+    for _ in range(_AT_MOST):
+        frame, inner = _look_into(awaitable)
+        if frame is not None:
+            frames.append(frame)
+        if inner is None:
+            break
+        awaitable = inner
+    return frames
+
+
+def _look_into(awaitable: object) -> tuple[FrameType | None, object]:
+    if inspect.iscoroutine(awaitable):
+        return awaitable.cr_frame, awaitable.cr_await
+    if inspect.isasyncgen(awaitable):
+        return awaitable.ag_frame, awaitable.ag_await
+    if inspect.isgenerator(awaitable):
+        return awaitable.gi_frame, awaitable.gi_yieldfrom
+    # A running asend() or aclose() tells only the collector which generator it drives.
+    for held in gc.get_referents(awaitable):
+        if inspect.isasyncgen(held) or inspect.iscoroutine(held):
+            return None, held
+    return None, None
+
+
+def _line(frame: FrameType) -> str:
+    code, number = frame.f_code, frame.f_lineno
+    text = linecache.getline(code.co_filename, number).strip()
+    return f'  File "{code.co_filename}", line {number}, in {code.co_qualname}' + (f"\n    {text}" if text else "")
