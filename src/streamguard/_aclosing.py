@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from ._errors import report, without
+from ._errors import consists_of, report, without
 from ._sources import find_close
 
 T = TypeVar("T")
@@ -60,50 +60,51 @@ class Aclosing(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        failure = await self._close()
+        try:
+            if failure is None:
+                return
+            if error is None or isinstance(error, GeneratorExit) or _outranks(failure, error):
+                raise failure
+            # A scope that cut the cleanup delivers its cancellation again, at the next checkpoint.
+            if not consists_of(failure, _cancelled_class()):
+                report(failure, error)
+        finally:
+            # The errors' tracebacks hold this frame: without this, a cycle.
+            del failure, error, trace
+
+    async def _close(self) -> BaseException | None:
+        """Close the thing; what went wrong. Raised by the caller, so that the body's error is its context."""
         try:
             close = find_close(self.thing)
             result = close() if close is not None else None
             if inspect.isawaitable(result):
                 await result
-        except BaseException as raised:
-            failure = without(raised, GeneratorExit)
-            try:
-                _let_out(failure, error)
-            finally:
-                # The errors' tracebacks hold this frame: without this, a cycle.
-                del failure, error, trace
+        except BaseException as error:
+            return without(error, GeneratorExit)
+        return None
 
 
-def _let_out(failure: BaseException | None, error: BaseException | None) -> None:
-    """Raise the failure of the cleanup if it is what leaves the block; else keep it as a note on the body's error."""
-    if failure is None:
-        return
-    if error is None or isinstance(error, GeneratorExit):
-        raise failure
-    if _outranks(failure, error):
-        report(error, failure)
-        raise failure
-    if not _is_cancellation(failure):
-        report(failure, error)
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    # A scope of trio or anyio that cut the cleanup delivers itself again at the next checkpoint.
+def _cancelled_class() -> type[BaseException]:
     try:
-        return isinstance(error, anyio.get_cancelled_exc_class())
+        return anyio.get_cancelled_exc_class()
     except Exception:  # no loop is running here
-        return isinstance(error, asyncio.CancelledError)
+        return asyncio.CancelledError
 
 
 def _outranks(failure: BaseException, error: BaseException) -> bool:
     """Whether the failure of the cleanup leaves the block although the body raised an error."""
     if isinstance(failure, KeyboardInterrupt | SystemExit):
         return True
-    if _is_cancellation(error) or not isinstance(failure, asyncio.CancelledError):
+    if consists_of(error, _cancelled_class()) or not isinstance(failure, asyncio.CancelledError) or _in_cut_scope():
         return False
-    # A native cancellation is delivered once: dropped here, the task would never end cancelled. That of a scope comes
-    # again; by then the body's error has been seen.
+    # A native cancellation is delivered once: dropped here, the task would never end cancelled.
+    report(error, failure)
+    return True
+
+
+def _in_cut_scope() -> bool:
     try:
-        return anyio.current_effective_deadline() != float("-inf")
+        return anyio.current_effective_deadline() == float("-inf")
     except Exception:  # no loop is running here
-        return True
+        return False

@@ -32,11 +32,9 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
         return
     owner.details = details
     _begin(owner)
-    if owner.state is State.NEW:
-        if owner.source.close_unopened():
-            owner.state = State.DONE
-            return
-        owner.source.give_up()
+    if owner.state is State.NEW and owner.source.close_unopened():
+        owner.state = State.DONE
+        return
     if owner.state is not State.CLOSING:  # there it came to its own end
         await _stop_run(owner, limit, remembered)
     if owner.state is State.NEW:

@@ -24,6 +24,8 @@ class EndReason(enum.Enum):
     """A cancellation leaves the block."""
     FAILED = "failed"
     """An error leaves the block, or ended the source."""
+    UNSTARTED = "unstarted"
+    """A member of a chain whose turn never came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +43,6 @@ class StreamEnd(Generic[T_co]):
     last: T_co | None
     """The last item that the reader was given."""
     source: object
-    """The opened source: for a callable or an awaitable, what it made."""
+    """The opened source: for a callable or an awaitable, what it made; for a chain, that of the member read last."""
+    members: tuple[StreamEnd[T_co], ...] = ()
+    """How each member of a chain ended, in order; empty for a single stream."""

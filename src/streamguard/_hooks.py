@@ -1,9 +1,9 @@
 """The generators inside a source: which were started for it, and which of them it dropped.
 
-``async for x in inner(): yield x`` passes no close on: `inner()` is dropped, and the event loop would close it later, in
-another task and context. The rule kept here: what is dropped while its source closes is handed to the owner; what is
-merely suspended is never touched, it may be a connection that the agent keeps. Hooks of others are always called on, and
-are back in place when the last owner of a thread is done.
+``async for x in inner(): yield x`` passes no close on: `inner()` is dropped, and the event loop would close it later,
+in another task and context. The rule kept here: what is dropped while its source closes is handed to the owner; what is
+merely suspended is never touched, it may be a connection that the agent keeps. Hooks of others are always called on,
+and are back in place when the last owner of a thread is done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from ._generators import AnyGenerator
 
-Hook: TypeAlias = Callable[[Any], object]
+Hook: TypeAlias = Callable[[AsyncGenerator[Any, Any]], None]
 
 COLLECT_EVERY = 1.0
 """Seconds between two collections of young cycles, at the least."""
@@ -110,18 +110,18 @@ class _Layer:
         self.users = 0
         next_firstiter, next_finalizer = before
 
-        def firstiter(generator: AnyGenerator) -> None:
+        def firstiter(generator: AsyncGenerator[Any, Any]) -> None:
             members = _started_for.get()
             if members is not None:
-                members.note(generator)
+                members.note(cast("AnyGenerator", generator))
             else:
                 _members_of.pop(id(generator), None)
             if next_firstiter is not None:
                 next_firstiter(generator)
 
-        def finalizer(generator: AnyGenerator) -> None:
+        def finalizer(generator: AsyncGenerator[Any, Any]) -> None:
             members = _members_of.pop(id(generator), None)
-            if members is not None and members.keep(generator):
+            if members is not None and members.keep(cast("AnyGenerator", generator)):
                 return
             if next_finalizer is not None:
                 next_finalizer(generator)

@@ -152,7 +152,9 @@ class Owner(Handoff[T]):
         self.state = State.RUNNING
         try:
             with self.members.watch():
-                if not self.closing:
+                if self.closing:
+                    self.source.give_up()
+                else:
                     await self._serve()
                 self.state = State.CLOSING
                 self.members.closing = True

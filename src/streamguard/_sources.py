@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import inspect
 from collections.abc import (
     AsyncIterable,
@@ -70,8 +71,8 @@ def has(thing: object, dunder: str) -> bool:
     return hasattr(type(thing), dunder) and hasattr(thing.__class__, dunder)
 
 
-def kind_of(thing: object) -> Kind:
-    """The shape of a source; a TypeError that names it and the fix if it is none."""
+def kind_of(thing: object, *arguments: object) -> Kind:
+    """The shape of a source, or a TypeError that names it and the fix; a callable has to take the arguments."""
     if isinstance(thing, Guard):
         return Kind.GUARD
     if not isinstance(thing, type) and callable(getattr(thing, "stream_events", None)):
@@ -85,7 +86,7 @@ def kind_of(thing: object) -> Kind:
     if has(thing, "__await__"):
         return Kind.AWAITABLE
     if callable(thing):
-        _check_needs_no_arguments(thing)
+        _check_call(thing, arguments)
         return Kind.CALLABLE
     if has(thing, "__iter__"):
         hint = "wrap it in an async generator, or use a plain `for`"
@@ -94,22 +95,24 @@ def kind_of(thing: object) -> Kind:
     raise TypeError(f"{describe(thing)} is not an async stream; {hint}")
 
 
-def _check_needs_no_arguments(function: Callable[..., object]) -> None:
+def _check_call(function: Callable[..., object], arguments: tuple[object, ...]) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:  # a builtin that tells no signature
         return
     try:
-        signature.bind()
+        signature.bind(*arguments)
     except TypeError as error:
+        how = "with one argument, the previous member's StreamEnd" if arguments else "without arguments"
         raise TypeError(
-            f"{describe(function)} cannot be called without arguments ({error}); "
-            "call it yourself, or wrap the call in a lambda"
+            f"{describe(function)} cannot be called {how} ({error}); call it yourself, or wrap the call in a lambda"
         ) from None
 
 
 def describe(thing: object) -> str:
     """A name for messages: what it is and what it is called."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
     name = getattr(thing, "__qualname__", None)
     if name is None:
         return f"{type(thing).__qualname__} object" if thing is not None else "None"
@@ -168,9 +171,7 @@ class Source:
             case Kind.RUN:
                 self.run = self.run or Run(opened)
                 self.closers.append(self._settle_run)
-                events = opened.stream_events()
-                self._iterate(events)
-                self._close_iterator(events)
+                self._iterate_made(opened.stream_events(), opened, owned=True)
             case Kind.ITERATOR:
                 self._iterate(opened)
                 self._close_iterator(opened)
@@ -180,7 +181,7 @@ class Source:
                 self._iterate_fresh(opened)
             case _:
                 self.opened = await self._enter(opened)
-                self._iterate_entered(self.opened, opened)
+                self._iterate_made(self.opened, opened, owned=False)
 
     async def _enter(self, manager: AbstractAsyncContextManager[object]) -> object:
         entered = await type(manager).__aenter__(manager)
@@ -192,6 +193,17 @@ class Source:
         self.step = type(iterator).__anext__.__get__(iterator)  # type: ignore[attr-defined]
         self.throw = getattr(iterator, "athrow", None)
 
+    def _iterate_made(self, made: object, maker: object, *, owned: bool) -> None:
+        if has(made, "__anext__"):
+            self._iterate(made)
+            # A context manager closes what it made; a bare generator it may have left to its user.
+            if owned or inspect.isasyncgen(made):
+                self._close_iterator(made)
+        elif has(made, "__aiter__"):
+            self._iterate_fresh(made)
+        else:
+            raise TypeError(f"{describe(maker)} gave {describe(made)}, which is no async iterable")
+
     def _iterate_fresh(self, iterable: object) -> None:
         iterator = type(iterable).__aiter__(iterable)  # type: ignore[attr-defined]
         if not has(iterator, "__anext__"):
@@ -200,17 +212,6 @@ class Source:
             )
         self._iterate(iterator)
         self._close_iterator(iterator)
-
-    def _iterate_entered(self, entered: object, manager: object) -> None:
-        if has(entered, "__anext__"):
-            self._iterate(entered)
-            # The manager closes what it made; a bare generator it may have left to its user.
-            if inspect.isasyncgen(entered):
-                self._close_iterator(entered)
-        elif has(entered, "__aiter__"):
-            self._iterate_fresh(entered)
-        else:
-            raise TypeError(f"{describe(manager)}: entering it gave {describe(entered)}, which is no async iterable")
 
     def _close_by(self, close: Callable[[], object] | None) -> None:
         if close is not None:
@@ -245,6 +246,8 @@ class Source:
 
     def give_up(self) -> None:
         """Name what closes a source that was never opened, for the owner to run."""
+        if self.close_unopened():
+            return
         opened = cast("Any", self.opened)
         match self.kind:
             case Kind.GUARD:

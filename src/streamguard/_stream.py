@@ -11,15 +11,15 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from ._closing import close
 from ._end import StreamEnd
-from ._leaving import Leaving
+from ._leaving import close_stream, describe_end, limit, run_tail
 from ._options import Options
+from ._outcome import Outcome
 from ._owner import Owner
 from ._sources import NO_DETAILS, Given, Guard, Source, describe
-from ._task import Limit
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class GuardedStream(Guard, Generic[T]):
         owner.stop()
         remembered: list[BaseException] = []
         try:
-            await close(owner, NO_DETAILS, Limit(self._options.cleanup_timeout, owner.clock), remembered)
+            await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
             if remembered:
                 raise remembered[0]
         finally:
@@ -115,38 +115,37 @@ class GuardedStream(Guard, Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._owner is not None
-        leaving = Leaving(self._owner, self._options, body)
-        error: BaseException | None = None
+        owner = self._owner
+        assert owner is not None
+        outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
-            await leaving.close((kind, body, trace))
-            self._end = leaving.describe()
-            await leaving.run_tail(self._end)
-            self._end = leaving.describe()
+            self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))
+            await run_tail(owner, self._options, outcome, self._end)
+            self._end = describe_end(owner, outcome)
             self._left = True
-            leaving.report()
-            error = leaving.error
-            if error is not None and error is not body:
-                raise error
+            outcome.report()
+            leaving = outcome.error
+            if leaving is not None and leaving is not body:
+                raise leaving
         finally:
             # Errors hold this frame by their tracebacks: without this, cycles.
-            leaving.forget()
-            del kind, body, trace, error
+            outcome.forget()
+            leaving = body = trace = None
 
     def __del__(self) -> None:
-        if getattr(self, "_left", True):
-            return
-        if self._owner is None:
-            fault = "never entered"
-        else:
-            fault = "entered, but its block was never left"
-            self._owner.nudge_from_anywhere()
-        warnings.warn(
-            f'{self!r}, made at {self._place}, was {fault}; use "async with"',
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
+        if not getattr(self, "_left", True):
+            warn_unleft(self, self._place, entered=self._owner is not None, owner=self._owner)
+
+
+def warn_unleft(guard: object, place: str, *, entered: bool, owner: Owner[Any] | None) -> None:
+    """Warn of a guard that goes away without having been left, and ask its owner to close."""
+    if owner is not None:
+        owner.nudge_from_anywhere()
+    fault = "entered, but its block was never left" if entered else "never entered"
+    # No stack level fits: the collector calls this from anywhere.
+    warnings.warn(
+        f'{guard!r}, made at {place}, was {fault}; use "async with"', ResourceWarning, stacklevel=1, source=guard
+    )
 
 
 def guarded_stream(

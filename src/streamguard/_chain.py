@@ -1,0 +1,379 @@
+"""`guarded_chain`: several streams, one flat loop, one tail.
+
+The rule kept here: a member is closed before the next one is made or started; what never started is closed without
+running; a close that fails never stops the next one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+from ._closing import close
+from ._end import EndReason, StreamEnd
+from ._leaving import close_stream, limit, run_tail
+from ._options import Options
+from ._outcome import Outcome
+from ._owner import Owner
+from ._sources import NO_DETAILS, Details, Guard, Kind, Made, Source, kind_of
+from ._stream import make_owner, warn_unleft
+
+T = TypeVar("T")
+
+Member: TypeAlias = Made[T] | Callable[[StreamEnd[T]], Made[T]]
+
+_NOTHING_BEFORE: StreamEnd[Any] = StreamEnd(
+    reason=EndReason.UNSTARTED, error=None, cleanup_errors=(), items=0, last=None, source=None
+)
+
+
+class GuardedChain(Guard, Generic[T]):
+    """Several guarded streams that are read as one; made by `guarded_chain`."""
+
+    __slots__ = (
+        "__weakref__",
+        "_cancel",
+        "_cancelled_for",
+        "_end",
+        "_ends",
+        "_hand_offs",
+        "_home",
+        "_left",
+        "_options",
+        "_outcome",
+        "_owner",
+        "_place",
+        "_queue",
+        "_reading",
+        "_reason",
+    )
+
+    def __init__(
+        self, members: tuple[object, ...], options: Options[T], cancel: Callable[[Any], object] | None, depth: int = 2
+    ) -> None:
+        self._left = True  # nothing to warn of if a member is no source
+        self._queue: deque[object] = deque(_checked(member) for member in members)
+        self._left = False
+        self._hand_offs: deque[object] = deque()
+        self._options = options
+        self._cancel = cancel
+        self._cancelled_for: Owner[T] | None = None
+        self._owner: Owner[T] | None = None
+        """The running member's."""
+        self._home: Owner[T] | None = None
+        """Runs what belongs to no member; it has no source of its own."""
+        self._outcome: Outcome | None = None
+        """What went wrong with members that are closed."""
+        self._ends: list[StreamEnd[T]] = []
+        self._reason: EndReason | None = None
+        self._reading = False
+        self._end: StreamEnd[T] | None = None
+        frame = sys._getframe(depth)
+        self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._end else f"at member {self.current}" if self._home else "not entered"
+        return f"<GuardedChain, {state}, {len(self._queue) + len(self._hand_offs)} members to come>"
+
+    # -- members
+
+    @property
+    def current(self) -> int:
+        """The index of the member that is being read, or was read last; 0 before the first."""
+        return len(self._ends) if self._owner is not None else max(0, len(self._ends) - 1)
+
+    def then(self, member: Member[T], /) -> None:
+        """Queue a member behind all others.
+
+        Args:
+            member: A source, or a callable that gets the previous member's `StreamEnd` and makes one.
+
+        Raises:
+            TypeError: If this is no source; the chain stays as it was.
+            RuntimeError: If the chain has ended.
+        """
+        checked = _checked(member)
+        self._check_open()
+        self._queue.append(checked)
+
+    def hand_off(self, member: Member[T], /) -> None:
+        """Close the current member at the next read, and go on with this one; before those that are queued.
+
+        Args:
+            member: A source, or a callable that gets the previous member's `StreamEnd` and makes one.
+
+        Raises:
+            TypeError: If this is no source; the chain stays as it was.
+            RuntimeError: If the chain has not been entered, or has ended.
+        """
+        checked = _checked(member)
+        if self._home is None:
+            raise RuntimeError(f'{self!r} has no current member yet; use hand_off() inside its "async with" block')
+        self._check_open()
+        self._hand_offs.append(checked)
+
+    def _check_open(self) -> None:
+        if self._end is not None or self._reason is not None:
+            raise RuntimeError(f"{self!r} has ended; no member can be added. Make a new chain")
+
+    # -- reading
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._home is None:
+            raise RuntimeError(f'{self!r} is read outside its block; use "async with" around the loop that reads it')
+        if self._reading:
+            raise RuntimeError(
+                f"{self!r} is being read by another task; let one task read it, or make one chain for each"
+            )
+        self._reading = True
+        try:
+            while True:
+                owner = self._owner
+                if owner is None or self._hand_offs:
+                    owner = await self._advance()
+                try:
+                    return await (owner.pull_ahead() if self._options.prefetch else owner.pull())
+                except StopAsyncIteration:
+                    await self._finish(owner)
+        finally:
+            self._reading = False
+
+    async def _advance(self) -> Owner[T]:
+        """Close the current member and start the next one."""
+        if self._owner is not None and self._reason is None:
+            await self._close_current()
+        if self._reason is None and not (self._hand_offs or self._queue):
+            self._reason = EndReason.EXHAUSTED
+        if self._reason is not None:
+            raise StopAsyncIteration
+        member = (self._hand_offs or self._queue).popleft()
+        previous = self._ends[-1] if self._ends else _NOTHING_BEFORE
+        self._owner = make_owner(_source_of(member, previous), self._options)
+        return self._owner
+
+    async def _finish(self, owner: Owner[T]) -> None:
+        """The current member gives no more: close it so that the next one has its turn, or end the chain."""
+        if self._owner is not owner:
+            raise StopAsyncIteration  # another task has left the block
+        if not owner.exhausted and not self._hand_offs:
+            # Matched, stopped, failed, or closed by another task: that ends the chain.
+            self._reason = self._reason or owner.reason
+            raise StopAsyncIteration
+        await self._close_current()
+
+    def stop(self) -> None:
+        """End the reader's loop, as `GuardedStream.stop`; no further member is started."""
+        if self._home is not None and self._end is None:
+            self._reason = self._reason or EndReason.STOPPED
+            if self._owner is not None:
+                self._owner.stop()
+
+    # -- closing
+
+    async def _close_current(self) -> None:
+        """Close the current member between two; a cancellation that arrives meanwhile is obeyed afterwards."""
+        remembered: list[BaseException] = []
+        try:
+            await self._close_member(NO_DETAILS, None, remembered, may_drain=False)
+            if remembered:
+                raise remembered[0]
+        finally:
+            remembered.clear()  # their tracebacks hold this frame
+
+    async def _close_member(
+        self, details: Details, body: BaseException | None, remembered: list[BaseException], *, may_drain: bool
+    ) -> None:
+        owner, total = self._owner, self._outcome
+        assert owner is not None
+        assert total is not None
+        outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
+        outcome.remembered = remembered
+        options = self._options if self._cancel is None else replace(self._options, cancel=self._cancel_once)
+        end = await close_stream(owner, options, outcome, details, may_drain=may_drain)
+        if self._owner is owner:  # else another task, which closed it as well, was first to note it
+            self._owner = None
+            self._ends.append(end)
+            total.take_over(outcome)
+
+    def _cancel_once(self) -> object:
+        """Call `cancel` with the current member's source, unless another task that closes it has done so."""
+        owner, cancel = self._owner, self._cancel
+        if owner is None or owner is self._cancelled_for or cancel is None:
+            return None
+        self._cancelled_for = owner
+        return cancel(owner.source.opened)
+
+    async def _close_unstarted(self, remembered: list[BaseException]) -> None:
+        assert self._outcome is not None
+        while self._hand_offs or self._queue:
+            member = (self._hand_offs or self._queue).popleft()
+            errors: list[BaseException] = []
+            if kind_of(member, _NOTHING_BEFORE) is not Kind.CALLABLE:
+                owner: Owner[T] = make_owner(Source(member), self._options)
+                await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
+                errors = owner.cleanup_errors
+            self._outcome.errors.extend(errors)
+            self._ends.append(replace(_NOTHING_BEFORE, cleanup_errors=tuple(errors), source=member))
+
+    async def aclose(self) -> None:
+        """Close the chain and wait until it is closed, as `GuardedStream.aclose`; no further member is started.
+
+        Raises:
+            RuntimeError: If a member's source itself calls this, or a task of another event loop.
+        """
+        if self._home is None:
+            async with self:
+                return
+        if self._end is not None:
+            return
+        self._home.check_loop()
+        if self._owner is not None and self._owner.runs_here():
+            raise RuntimeError(f"{self!r} cannot be closed from inside its own source; use stop()")
+        self.stop()
+        remembered: list[BaseException] = []
+        try:
+            if self._owner is not None:
+                await close(self._owner, NO_DETAILS, limit(self._owner, self._options), remembered)
+            await self._close_unstarted(remembered)
+            if remembered:
+                raise remembered[0]
+        finally:
+            remembered.clear()  # their tracebacks hold this frame
+
+    @property
+    def end(self) -> StreamEnd[T]:
+        """How the chain ended.
+
+        Raises:
+            RuntimeError: Before the block has been left.
+        """
+        if self._end is None:
+            raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
+        return self._end
+
+    # -- the block
+
+    async def __aenter__(self) -> Self:
+        if self._home is not None:
+            raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
+        self._home = home = make_owner(Source(_nothing), self._options)
+        home.name = "the chain"
+        self._outcome = Outcome(None, home.cleanup_errors, home.cancelled)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        home, outcome = self._home, self._outcome
+        assert home is not None
+        assert outcome is not None
+        leaving: BaseException | None = None
+        try:
+            outcome.leave_by(body)
+            self._reason = self._reason or EndReason.LEFT
+            if self._owner is not None:
+                await self._close_member((kind, body, trace), body, outcome.remembered, may_drain=True)
+            await self._close_unstarted(outcome.remembered)
+            self._end = self._describe(outcome)
+            await run_tail(home, self._options, outcome, self._end)
+            self._end = self._describe(outcome)
+            self._left = True
+            outcome.report()
+            leaving = outcome.error
+            if leaving is not None and leaving is not body:
+                raise leaving
+        finally:
+            # Errors hold this frame by their tracebacks: without this, cycles.
+            outcome.forget()
+            leaving = body = trace = None
+
+    def _describe(self, outcome: Outcome) -> StreamEnd[T]:
+        read = [end for end in self._ends if end.reason is not EndReason.UNSTARTED]
+        given = [end for end in read if end.items]
+        return StreamEnd(
+            reason=outcome.reason(self._reason),
+            error=outcome.error or outcome.ended_by,
+            cleanup_errors=outcome.others(),
+            items=sum(end.items for end in read),
+            last=given[-1].last if given else None,
+            source=read[-1].source if read else None,
+            members=tuple(self._ends),
+        )
+
+    def __del__(self) -> None:
+        if not getattr(self, "_left", True):
+            warn_unleft(self, self._place, entered=self._home is not None, owner=self._owner)
+
+
+async def _nothing() -> AsyncIterator[Any]:
+    """The source of the owner that runs the tail."""
+    return
+    yield
+
+
+def _checked(member: object) -> object:
+    kind_of(member, _NOTHING_BEFORE)
+    return member
+
+
+def _source_of(member: Any, previous: StreamEnd[Any]) -> Source:
+    if kind_of(member, previous) is Kind.CALLABLE:
+        return Source(functools.partial(member, previous))
+    return Source(member)
+
+
+def guarded_chain(
+    *members: Member[T],
+    until: Callable[[T], bool] | None = None,
+    where: Callable[[T], bool] | None = None,
+    cancel: Callable[[Any], object] | None = None,
+    on_early_exit: Literal["close", "drain"] = "close",
+    cleanup_timeout: float | None = 10.0,
+    tail: Callable[[StreamEnd[T]], object] | None = None,
+    prefetch: int = 0,
+) -> GuardedChain[T]:
+    """Guard several streams that are read one after the other in one loop, with one tail.
+
+    Each member is closed before the next one is started, or its callable is called; those whose turn never comes are
+    closed without running. More members can be added while it is read: `GuardedChain.then`, `GuardedChain.hand_off`.
+
+    Args:
+        *members: Sources as for `guarded_stream`, or callables (sync or async) that get the previous member's
+            `StreamEnd` and make one; the first member's gets one that says ``UNSTARTED``.
+        until: When it returns true for an item, that is the last one of the whole chain.
+        where: When it returns false for an item, it is skipped.
+        cancel: Called with the running member's source, once for each member that is left early.
+        on_early_exit: What to do with the running member when the block is left cleanly and early; a member that is
+            replaced by a hand-off is never drained.
+        cleanup_timeout: Seconds for the close of each member, and again for the tail.
+        tail: Called with the chain's `StreamEnd`, once, after everything is closed.
+        prefetch: Items that a member may run ahead of the reader.
+
+    Raises:
+        TypeError: If a member is no source, or an option is of the wrong type.
+        ValueError: If an option has a value that it cannot have.
+
+    Example:
+        >>> import asyncio
+        >>> async def plan():
+        ...     yield "plan"
+        >>> async def write(plan):
+        ...     yield f"text after {plan}"
+        >>> async def main():
+        ...     async with guarded_chain(plan(), lambda end: write(end.last)) as chain:
+        ...         return [item async for item in chain]
+        >>> asyncio.run(main())
+        ['plan', 'text after plan']
+    """
+    if cancel is not None and not callable(cancel):
+        raise TypeError(f"cancel={cancel!r} is not callable; give a function, or None")
+    options = Options(until, where, None, on_early_exit, cleanup_timeout, tail, prefetch)
+    return GuardedChain(members, options, cancel)
