@@ -17,6 +17,9 @@ from ._sources import Source
 
 T = TypeVar("T")
 
+# anyio imports its backend at the first call; here nobody waits for a close yet.
+anyio.get_cancelled_exc_class()
+
 # asyncio holds its tasks weakly: without this an idle owner would be collected with an abandoned guard, unclosed.
 _alive: set[Task] = set()
 
@@ -162,7 +165,7 @@ class Owner(_owner.Owner[T]):
         return self._loop.time()
 
     def check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio._get_running_loop() is not self._loop:
             raise RuntimeError(f"the stream of {self.name} belongs to another event loop; use it where it was entered")
 
     def nudge_from_anywhere(self) -> None:

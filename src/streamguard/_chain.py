@@ -6,7 +6,6 @@ running; a close that fails never stops the next one.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -20,8 +19,9 @@ from ._leaving import close_stream, limit, run_tail
 from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
-from ._sources import NO_DETAILS, Details, Guard, Kind, Made, Source, kind_of
+from ._sources import NO_DETAILS, Details, Guard, Made, Source, kind_of
 from ._stream import make_owner, warn_unleft
+from ._task import Task
 
 T = TypeVar("T")
 
@@ -37,12 +37,15 @@ class GuardedChain(Guard, Generic[T]):
 
     __slots__ = (
         "__weakref__",
+        "_all_closed",
         "_cancel",
         "_cancelled_for",
+        "_closing",
         "_end",
         "_ends",
         "_hand_offs",
         "_home",
+        "_index",
         "_left",
         "_options",
         "_outcome",
@@ -51,6 +54,7 @@ class GuardedChain(Guard, Generic[T]):
         "_queue",
         "_reading",
         "_reason",
+        "_replacing",
     )
 
     def __init__(
@@ -71,7 +75,13 @@ class GuardedChain(Guard, Generic[T]):
         """What went wrong with members that are closed."""
         self._ends: list[StreamEnd[T]] = []
         self._reason: EndReason | None = None
+        self._index = 0
         self._reading = False
+        self._replacing = False
+        """Whether the next read closes the current member, since another was handed over to."""
+        self._closing = False
+        self._all_closed: Task | None = None
+        """Never started, only waited for and finished."""
         self._end: StreamEnd[T] | None = None
         frame = sys._getframe(depth)
         self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -85,7 +95,7 @@ class GuardedChain(Guard, Generic[T]):
     @property
     def current(self) -> int:
         """The index of the member that is being read, or was read last; 0 before the first."""
-        return len(self._ends) if self._owner is not None else max(0, len(self._ends) - 1)
+        return self._index
 
     def then(self, member: Member[T], /) -> None:
         """Queue a member behind all others.
@@ -116,6 +126,7 @@ class GuardedChain(Guard, Generic[T]):
             raise RuntimeError(f'{self!r} has no current member yet; use hand_off() inside its "async with" block')
         self._check_open()
         self._hand_offs.append(checked)
+        self._replacing = self._owner is not None
 
     def _check_open(self) -> None:
         if self._end is not None or self._reason is not None:
@@ -137,7 +148,7 @@ class GuardedChain(Guard, Generic[T]):
         try:
             while True:
                 owner = self._owner
-                if owner is None or self._hand_offs:
+                if owner is None or (self._replacing and owner.reason is not EndReason.MATCHED):
                     owner = await self._advance()
                 try:
                     return await (owner.pull_ahead() if self._options.prefetch else owner.pull())
@@ -156,14 +167,15 @@ class GuardedChain(Guard, Generic[T]):
             raise StopAsyncIteration
         member = (self._hand_offs or self._queue).popleft()
         previous = self._ends[-1] if self._ends else _NOTHING_BEFORE
-        self._owner = make_owner(_source_of(member, previous), self._options)
+        self._index = len(self._ends)
+        self._owner = make_owner(Source(member, previous), self._options)
         return self._owner
 
     async def _finish(self, owner: Owner[T]) -> None:
         """The current member gives no more: close it so that the next one has its turn, or end the chain."""
         if self._owner is not owner:
             raise StopAsyncIteration  # another task has left the block
-        if not owner.exhausted and not self._hand_offs:
+        if not owner.exhausted:
             # Matched, stopped, failed, or closed by another task: that ends the chain.
             self._reason = self._reason or owner.reason
             raise StopAsyncIteration
@@ -180,17 +192,21 @@ class GuardedChain(Guard, Generic[T]):
 
     async def _close_current(self) -> None:
         """Close the current member between two; a cancellation that arrives meanwhile is obeyed afterwards."""
+        self._replacing = False
         remembered: list[BaseException] = []
+        errors: tuple[BaseException, ...] = ()
         try:
-            await self._close_member(NO_DETAILS, None, remembered, may_drain=False)
+            errors = await self._close_member(NO_DETAILS, None, remembered, may_drain=False)
+            remembered += [error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit)]
             if remembered:
-                raise remembered[0]
+                raise remembered[-1]
         finally:
             remembered.clear()  # their tracebacks hold this frame
+            del errors
 
     async def _close_member(
         self, details: Details, body: BaseException | None, remembered: list[BaseException], *, may_drain: bool
-    ) -> None:
+    ) -> tuple[BaseException, ...]:
         owner, total = self._owner, self._outcome
         assert owner is not None
         assert total is not None
@@ -202,6 +218,7 @@ class GuardedChain(Guard, Generic[T]):
             self._owner = None
             self._ends.append(end)
             total.take_over(outcome)
+        return end.cleanup_errors
 
     def _cancel_once(self) -> object:
         """Call `cancel` with the current member's source, unless another task that closes it has done so."""
@@ -211,17 +228,30 @@ class GuardedChain(Guard, Generic[T]):
         self._cancelled_for = owner
         return cancel(owner.source.opened)
 
+    async def _close_all(
+        self, details: Details, body: BaseException | None, remembered: list[BaseException], *, may_drain: bool
+    ) -> None:
+        """Close the current member and those to come; if another task is doing it, wait for that."""
+        assert self._all_closed is not None
+        if self._closing:
+            await self._all_closed.join(None, remembered)
+            return
+        self._closing = True
+        try:
+            if self._owner is not None:
+                await self._close_member(details, body, remembered, may_drain=may_drain)
+            await self._close_unstarted(remembered)
+        finally:
+            self._all_closed.finish()
+
     async def _close_unstarted(self, remembered: list[BaseException]) -> None:
         assert self._outcome is not None
         while self._hand_offs or self._queue:
             member = (self._hand_offs or self._queue).popleft()
-            errors: list[BaseException] = []
-            if kind_of(member, _NOTHING_BEFORE) is not Kind.CALLABLE:
-                owner: Owner[T] = make_owner(Source(member), self._options)
-                await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
-                errors = owner.cleanup_errors
-            self._outcome.errors.extend(errors)
-            self._ends.append(replace(_NOTHING_BEFORE, cleanup_errors=tuple(errors), source=member))
+            owner: Owner[T] = make_owner(Source(member, _NOTHING_BEFORE), self._options)
+            await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
+            self._outcome.errors.extend(owner.cleanup_errors)
+            self._ends.append(replace(_NOTHING_BEFORE, cleanup_errors=tuple(owner.cleanup_errors), source=member))
 
     async def aclose(self) -> None:
         """Close the chain and wait until it is closed, as `GuardedStream.aclose`; no further member is started.
@@ -240,9 +270,7 @@ class GuardedChain(Guard, Generic[T]):
         self.stop()
         remembered: list[BaseException] = []
         try:
-            if self._owner is not None:
-                await close(self._owner, NO_DETAILS, limit(self._owner, self._options), remembered)
-            await self._close_unstarted(remembered)
+            await self._close_all(NO_DETAILS, None, remembered, may_drain=False)
             if remembered:
                 raise remembered[0]
         finally:
@@ -266,6 +294,7 @@ class GuardedChain(Guard, Generic[T]):
             raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
         self._home = home = make_owner(Source(_nothing), self._options)
         home.name = "the chain"
+        self._all_closed = home.make_task(lambda: None)
         self._outcome = Outcome(None, home.cleanup_errors, home.cancelled)
         return self
 
@@ -279,9 +308,7 @@ class GuardedChain(Guard, Generic[T]):
         try:
             outcome.leave_by(body)
             self._reason = self._reason or EndReason.LEFT
-            if self._owner is not None:
-                await self._close_member((kind, body, trace), body, outcome.remembered, may_drain=True)
-            await self._close_unstarted(outcome.remembered)
+            await self._close_all((kind, body, trace), body, outcome.remembered, may_drain=True)
             self._end = self._describe(outcome)
             await run_tail(home, self._options, outcome, self._end)
             self._end = self._describe(outcome)
@@ -322,12 +349,6 @@ async def _nothing() -> AsyncIterator[Any]:
 def _checked(member: object) -> object:
     kind_of(member, _NOTHING_BEFORE)
     return member
-
-
-def _source_of(member: Any, previous: StreamEnd[Any]) -> Source:
-    if kind_of(member, previous) is Kind.CALLABLE:
-        return Source(functools.partial(member, previous))
-    return Source(member)
 
 
 def guarded_chain(

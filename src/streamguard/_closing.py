@@ -15,7 +15,7 @@ from ._end import EndReason
 from ._errors import consists_of
 from ._owner import Owner, State
 from ._sources import Details
-from ._task import Limit
+from ._task import Limit, Task
 
 T = TypeVar("T")
 
@@ -25,13 +25,14 @@ PULSE = 0.01
 
 async def close(owner: Owner[T], details: Details, limit: Limit, remembered: list[BaseException]) -> None:
     """Close the source and wait until it is closed; any number of tasks may call this."""
+    owner.stop(EndReason.LEFT)
     if owner.state is State.DONE or owner.task.done:
         return
     if owner.closing:
         await owner.task.join(None, remembered)
         return
     owner.details = details
-    _begin(owner)
+    owner.closing = owner.members.closing = True
     if owner.state is State.NEW and owner.source.close_unopened():
         owner.state = State.DONE
         return
@@ -46,11 +47,6 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
     error = await limit.enforce(owner.task, f"the close of {owner.name}", remembered)
     if error is not None:
         owner.cleanup_errors.insert(0, error)
-
-
-def _begin(owner: Owner[T]) -> None:
-    owner.closing = owner.members.closing = True
-    owner.stop(EndReason.LEFT)
 
 
 def _is_answering(owner: Owner[T]) -> bool:
@@ -76,7 +72,7 @@ async def _interrupt(owner: Owner[T], limit: Limit, remembered: list[BaseExcepti
     # A run that was told to stop ends by itself; a second cancellation would cut the cleanup of its model.
     run = owner.source.run
     while owner.state in (State.RUNNING, State.ANSWERING) and not (run is not None and run.is_ending):
-        owner.asked = True
+        owner.asked = owner.source.cancelled = True
         if owner.task.interrupt():
             return
         # Nothing waited: it is in a thread, in a shield, or about to run. Never again once it came back to the owner.
@@ -99,7 +95,12 @@ async def call(
     owner: Owner[T], awaitable: Awaitable[object], what: str, limit: Limit, remembered: list[BaseException]
 ) -> None:
     """Await something in a task of its own, so that no cancellation of the caller cuts it; its errors are kept."""
+    error = await limit.enforce(_start_call(owner, awaitable, what), what, remembered)
+    if error is not None:
+        owner.cleanup_errors.append(error)
 
+
+def _start_call(owner: Owner[T], awaitable: Awaitable[object], what: str) -> Task:
     async def main() -> None:
         try:
             await awaitable
@@ -114,17 +115,24 @@ async def call(
 
     task = owner.make_task(start)
     start()
-    error = await limit.enforce(task, what, remembered)
-    if error is not None:
-        owner.cleanup_errors.append(error)
+    return task
 
 
 def nudge(owner: Owner[T]) -> None:
     """Ask the owner of an abandoned guard to close; nobody waits for it."""
-    if owner.closing or owner.state in (State.NEW, State.DONE):
+    if owner.closing or owner.state is State.DONE:
         return
-    _begin(owner)
-    owner.unpark()
-    if owner.state in (State.RUNNING, State.ANSWERING):
-        owner.asked = True
+    owner.stop(EndReason.LEFT)
+    owner.closing = owner.members.closing = True
+    if owner.source.run is not None:
+        stopping = owner.source.run.stop()
+        if inspect.isawaitable(stopping):
+            _start_call(owner, stopping, f"the cancel of {owner.name}")
+    if owner.state is State.NEW:
+        if not owner.source.close_unopened():
+            owner.spawn()
+    elif owner.state not in (State.RUNNING, State.ANSWERING):
+        owner.unpark()
+    elif owner.source.run is None:
+        owner.asked = owner.source.cancelled = True
         owner.task.interrupt()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ._end import StreamEnd
 from ._options import Options
@@ -16,8 +16,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Guarding(Protocol):
+    """What ``@guarded(...)`` is when no option knows the type of the items."""
+
+    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> Callable[P, GuardedStream[T]]: ...
+
+
 @overload
 def guarded(function: Callable[P, AsyncIterator[T]], /) -> Callable[P, GuardedStream[T]]: ...
+
+
+@overload
+def guarded(
+    *,
+    cancel: Callable[[], object] | None = None,
+    on_early_exit: Literal["close", "drain"] = "close",
+    cleanup_timeout: float | None = 10.0,
+    prefetch: int = 0,
+) -> Guarding: ...
 
 
 @overload

@@ -5,9 +5,11 @@ The rule kept here: what a generator did is told by its state, never by the word
 
 from __future__ import annotations
 
+import gc
 import inspect
 import opcode
 import sys
+from collections.abc import Iterable
 from types import AsyncGeneratorType
 from typing import Any, TypeAlias
 
@@ -19,38 +21,74 @@ STEPS_ON = 16
 """How often a generator that yields while it is closed is stepped on."""
 
 
-async def close_generator(generator: AnyGenerator) -> None:
-    """Close a generator; if it yields meanwhile, step it on so that its cleanup finishes, and say so."""
+class SeveralError(Exception):
+    """More than one thing went wrong in one close; never leaves the library."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        super().__init__(*errors)
+        self.errors = errors
+
+
+async def close_generator(generator: AnyGenerator, *, cancelled: bool = False) -> None:
+    """Close a generator; if it yields meanwhile, step it on so that its cleanup finishes, and say so.
+
+    Args:
+        generator: What to close.
+        cancelled: Whether it was cancelled before; its cleanup may have begun, and yielded.
+
+    Raises:
+        CleanupError: If it yielded in its cleanup.
+        SeveralError: If its cleanup failed as well.
+    """
+    if cancelled and _unwinds(generator):
+        raise await _step_on(generator, _place(generator), None)
     try:
         await generator.aclose()
     except RuntimeError as error:
         # It has yielded if it is still there and not at work.
-        if (frame := generator.ag_frame) is None or generator.ag_running:
+        if generator.ag_frame is None or generator.ag_running:
             raise
-        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        raise _yielded(generator, place, *await _step_on(generator)) from error
+        raise await _step_on(generator, _place(generator), error) from error
 
 
-async def _step_on(generator: AnyGenerator) -> tuple[bool, BaseException | None]:
-    """Whether the generator came to its end, and the error by which it did."""
-    for _ in range(STEPS_ON):
-        try:
+def _unwinds(generator: AnyGenerator) -> bool:
+    """Whether a suspended generator has yielded while a cancellation was passing through it."""
+    frame = generator.ag_frame
+    if frame is None:
+        return False
+    # Python shows what a suspended frame handles to the collector alone, together with its variables.
+    return _cancellations(gc.get_referents(generator)) > _cancellations(frame.f_locals.values())
+
+
+def _cancellations(things: Iterable[object]) -> int:
+    return sum(isinstance(thing, BaseException) and not isinstance(thing, Exception) for thing in things)
+
+
+def _place(generator: AnyGenerator) -> str:
+    frame = generator.ag_frame
+    if frame is None:
+        return "its end"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+async def _step_on(generator: AnyGenerator, place: str, cause: RuntimeError | None) -> BaseException:
+    """Step a generator that yields while it closes; the error to raise for it."""
+    further: BaseException | None = None
+    fate = f"it still yields after {STEPS_ON} more steps"
+    try:
+        for _ in range(STEPS_ON):
             await generator.__anext__()
-        except StopAsyncIteration:
-            return True, None
-        except BaseException as error:
-            return True, error
-    return False, None
-
-
-def _yielded(generator: AnyGenerator, place: str, ended: bool, further: BaseException | None) -> BaseException:
-    name = generator.__qualname__
-    fate = "it was stepped on to its end" if ended else f"it still yields after {STEPS_ON} more steps"
-    error = CleanupError(
-        f"async generator {name!r} yielded at {place} while it was closed, so its cleanup did not finish there; "
-        f"{fate}. Take the yield out of its finally, and let GeneratorExit pass"
+    except StopAsyncIteration:
+        fate = "it was stepped on to its end"
+    except BaseException as error:
+        fate = "it was stepped on to its end"
+        further = error
+    yielded = CleanupError(
+        f"async generator {generator.__qualname__!r} yielded at {place} while it was closed, so its cleanup did not "
+        f"finish there; {fate}. Take the yield out of its finally, and let GeneratorExit pass"
     )
-    return error if further is None else BaseExceptionGroup(f"{name!r} did not close as it must", [error, further])
+    yielded.__cause__ = cause
+    return yielded if further is None else SeveralError(yielded, further)
 
 
 def close_unstarted(generator: AnyGenerator) -> bool:

@@ -17,6 +17,16 @@ T = TypeVar("T")
 EMPTY: Any = object()
 
 
+class _Starting:
+    """Stands for the reader while its owner starts: an eager task runs the source at once, which may read as well."""
+
+    def done(self) -> bool:
+        return True
+
+
+STARTING = _Starting()
+
+
 class Handoff(Generic[T]):
     """The slot between one reader and the owner."""
 
@@ -148,9 +158,9 @@ class Handoff(Generic[T]):
         self.reason = self.reason or EndReason.MATCHED
 
     def _end_of_reading(self) -> T:
-        failure, self._failure = self._failure, None
-        if failure is None:
+        if self.over or self._failure is None:
             raise StopAsyncIteration
+        failure, self._failure = self._failure, None
         self.over = True
         self._given_failure = failure
         try:
@@ -197,7 +207,17 @@ class Handoff(Generic[T]):
         self.wanted = False
         self.notify()
 
+    def end_of_task(self) -> None:
+        """Let the reader know that nothing more will come."""
+        self.over = self.over or self._failure is None
+        self.wanted = False
+        self.notify()
+
     # -- for whoever leaves the block
+
+    def is_known(self, error: BaseException) -> bool:
+        """Whether this is the error that ended the source, which is told elsewhere."""
+        return error is self._failure or error is self._given_failure or error is self.overtaken
 
     def take_failure(self) -> BaseException | None:
         """The source's error that nobody read."""

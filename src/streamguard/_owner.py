@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import enum
-import functools
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -18,8 +17,8 @@ import anyio
 import anyio.lowlevel
 
 from ._errors import CleanupError, consists_of, without
-from ._generators import AnyGenerator, close_generator
-from ._handoff import Handoff
+from ._generators import AnyGenerator, SeveralError
+from ._handoff import STARTING, Handoff
 from ._hooks import Members, collect_young
 from ._options import Options
 from ._sources import NO_DETAILS, Details, Source, describe
@@ -130,10 +129,14 @@ class Owner(Handoff[T]):
 
     def request(self) -> None:
         self.wanted = True
-        if self.state is State.NEW:
-            self.spawn()
-        else:
+        if self.state is not State.NEW:
             self.unpark()
+            return
+        self.reader = STARTING
+        try:
+            self.spawn()
+        finally:
+            self.reader = None
 
     def spawn(self) -> None:
         """Start the task; it closes the source at once if that was asked for."""
@@ -161,15 +164,13 @@ class Owner(Handoff[T]):
                 self.task.forget()
                 await self._close_source()
                 await self._close_dropped()
-        except GeneratorExit as error:  # the loop is gone: nothing can be awaited any more
-            self._fail(error)
+        except GeneratorExit as error:
+            self.offer_failure(error)
         except BaseException as error:  # nothing may escape: trio would end the whole run
             self.add_cleanup_error(error, self.name)
         finally:
             self.state = State.DONE
-            self.over = True
-            self.wanted = False
-            self.notify()
+            self.end_of_task()
             self.task.finish()
 
     async def _serve(self) -> None:
@@ -177,11 +178,8 @@ class Owner(Handoff[T]):
         try:
             await self.foreign(self.source.open)()
             step = self.foreign(self.source.step)
-        except GeneratorExit:
-            raise
         except BaseException as error:
-            self._fail(error)
-            return await self._linger()
+            return await self._fail_and_linger(error)
         dropped = self.members.dropped
         picky = self._until is not None or self._where is not None
         skipped = 0
@@ -195,11 +193,8 @@ class Owner(Handoff[T]):
                 keep = not self.over and (not picky or self._picks(item))
             except StopAsyncIteration:
                 return self._end()
-            except GeneratorExit:
-                raise
             except BaseException as error:
-                self._fail(error)
-                return await self._linger()
+                return await self._fail_and_linger(error)
             # A predicate may have stopped the stream.
             if keep and not self.over:
                 self.offer(item)
@@ -234,13 +229,23 @@ class Owner(Handoff[T]):
         self.offer_end()
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, GeneratorExit) and not self._is_running():
+            raise error  # the loop is gone and takes the task down: nothing can be awaited any more
         if self.closing or self.draining:
             self._note_cleanup_error(error)
         else:
             self.offer_failure(error)
 
-    async def _linger(self) -> None:
+    def _is_running(self) -> bool:
+        try:
+            return self.task.is_current()
+        except RuntimeError:
+            return False
+
+    async def _fail_and_linger(self, error: BaseException) -> None:
         """Wait, after an error, for the close: whoever leaves the block may have something to cancel before it."""
+        self._fail(error)
+        del error  # its traceback holds this frame
         self.state = State.IDLE
         try:
             while not (self.closing or self.draining):
@@ -277,8 +282,6 @@ class Owner(Handoff[T]):
         except StopAsyncIteration:
             self._end()
             return False
-        except GeneratorExit:
-            raise
         except BaseException as error:
             self._fail(error)
             return False
@@ -296,6 +299,12 @@ class Owner(Handoff[T]):
                     await self.park()
                 except self.cancelled as cancellation:
                     self._held = self._held or cancellation
+        if self._held is None and not self.closing:
+            # A scope that was cancelled meanwhile could not tell so through the shield.
+            try:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            except self.cancelled as cancellation:
+                self._held = cancellation
 
     # -- the close, in the owner task
 
@@ -322,7 +331,7 @@ class Owner(Handoff[T]):
 
     async def _close(self, dropped: deque[AnyGenerator]) -> None:
         while dropped:
-            await self._run_closer(functools.partial(_close_one, dropped.popleft()))
+            await self._run_closer(self.source.closer_of(dropped.popleft()))
 
     async def _run_closer(self, closer: Callable[[Details], object]) -> None:
         async def close() -> None:
@@ -332,15 +341,19 @@ class Owner(Handoff[T]):
 
         try:
             await self.foreign(close)()
+        except SeveralError as several:
+            for error in several.errors:
+                self._note_cleanup_error(error)
         except BaseException as error:
             self._note_cleanup_error(error)
 
     def _note_cleanup_error(self, error: BaseException) -> None:
         """Keep what a close raised, less what closing is bound to raise."""
-        given = self.details[1]
+        # Only a context manager is given the body's error, and may raise it again.
+        given = self.details[1] if self.source.is_entered else None
         asked = self.asked or self.task.cut or consists_of(given, self.cancelled)
         rest = without(error, (GeneratorExit, self.cancelled) if asked else GeneratorExit)
-        if rest is not None and rest is not given:
+        if rest is not None and rest is not given and not self.is_known(rest):
             self.add_cleanup_error(rest, self.name)
 
     def add_cleanup_error(self, error: BaseException, what: str) -> None:
@@ -350,10 +363,6 @@ class Owner(Handoff[T]):
             unasked.__cause__ = error
             error = unasked
         self.cleanup_errors.append(error)
-
-
-def _close_one(generator: AnyGenerator, _details: Details) -> Awaitable[None]:
-    return close_generator(generator)
 
 
 def _judge(predicate: Callable[[T], bool], item: T) -> bool:

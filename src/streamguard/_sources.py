@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import functools
 import inspect
 from collections.abc import (
     AsyncIterable,
@@ -20,7 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
-from ._generators import close_generator, close_unstarted
+from ._generators import AnyGenerator, close_generator, close_unstarted
 from ._runs import Run
 
 T = TypeVar("T")
@@ -111,8 +110,6 @@ def _check_call(function: Callable[..., object], arguments: tuple[object, ...]) 
 
 def describe(thing: object) -> str:
     """A name for messages: what it is and what it is called."""
-    while isinstance(thing, functools.partial):
-        thing = thing.func
     name = getattr(thing, "__qualname__", None)
     if name is None:
         return f"{type(thing).__qualname__} object" if thing is not None else "None"
@@ -138,13 +135,17 @@ async def settled(result: object) -> object:
 class Source:
     """One source, from what the user gave to what is stepped and closed."""
 
-    __slots__ = ("closers", "kind", "opened", "run", "step", "throw")
+    __slots__ = ("_arguments", "cancelled", "closers", "kind", "opened", "run", "step", "throw")
 
-    def __init__(self, given: object) -> None:
-        self.kind = kind_of(given)
+    def __init__(self, given: object, *arguments: object) -> None:
+        self.kind = kind_of(given, *arguments)
         self.opened = given
+        """What was given, then what a callable or an awaitable made of it, or entering it gave."""
+        self._arguments = arguments
         self.run = Run(given) if self.kind is Kind.RUN else None
         """The background run, once it is known."""
+        self.cancelled = False
+        """Whether the owner was cancelled while it waited for the source."""
         self.step: Callable[[], Awaitable[Any]]
         """Makes the next item."""
         self.throw: Callable[[BaseException], Awaitable[Any]] | None = None
@@ -156,9 +157,7 @@ class Source:
         """Await, call, enter: up to an iterator that can be stepped."""
         while self.kind in (Kind.AWAITABLE, Kind.CALLABLE):
             maker = self.opened
-            self.opened = (
-                await cast("Awaitable[object]", maker) if self.kind is Kind.AWAITABLE else cast("Any", maker)()
-            )
+            self.opened = await self._make(maker)
             try:
                 self.kind = kind_of(self.opened)
             except TypeError as error:
@@ -182,6 +181,12 @@ class Source:
             case _:
                 self.opened = await self._enter(opened)
                 self._iterate_made(self.opened, opened, owned=False)
+
+    async def _make(self, maker: Any) -> object:
+        if self.kind is Kind.AWAITABLE:
+            return await maker
+        arguments, self._arguments = self._arguments, ()
+        return maker(*arguments)
 
     async def _enter(self, manager: AbstractAsyncContextManager[object]) -> object:
         entered = await type(manager).__aenter__(manager)
@@ -219,9 +224,13 @@ class Source:
 
     def _close_iterator(self, iterator: object) -> None:
         if inspect.isasyncgen(iterator):
-            self.closers.append(lambda _details: close_generator(iterator))
+            self.closers.append(self.closer_of(iterator))
         else:
             self._close_by(find_close(iterator))
+
+    def closer_of(self, generator: AnyGenerator) -> Callable[[Details], object]:
+        """What closes a generator of the source."""
+        return lambda _details: close_generator(generator, cancelled=self.cancelled)
 
     # -- never opened
 
@@ -255,11 +264,33 @@ class Source:
             case Kind.RUN:
                 self.closers = [self._settle_run]
             case Kind.AWAITABLE:
-                self.closers = [lambda _details: _close_future(opened)]
+                self.closers = [self._give_up_future]
             case Kind.ITERABLE:
                 self._close_by(opened.aclose)
             case _:
                 self._close_iterator(opened)
+
+    async def _give_up_future(self, _details: Details) -> None:
+        """Cancel what was awaited for a source; if it has made one all the same, close that."""
+        future = cast("asyncio.Future[object]", self.opened)
+        future.cancel()
+        if not asyncio.isfuture(future):
+            return
+        await asyncio.wait([future])
+        if not future.cancelled():
+            await self._give_up_made(future.result())
+
+    async def _give_up_made(self, made: object) -> None:
+        self.kind, self.opened = kind_of(made), made
+        if self.kind is Kind.RUN:
+            self.run = Run(made)
+            await settled(self.run.stop())
+        self.give_up()
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether the source is given the body's error when it is closed."""
+        return self.kind in (Kind.CONTEXT, Kind.GUARD)
 
     async def _settle_run(self, _details: Details) -> None:
         assert self.run is not None
@@ -268,12 +299,3 @@ class Source:
     async def _enter_and_leave(self, guard: AbstractAsyncContextManager[object]) -> None:
         async with guard:
             pass
-
-
-async def _close_future(future: asyncio.Future[Any]) -> None:
-    """Cancel what was awaited for a source; if it has made one all the same, close that."""
-    future.cancel()
-    if asyncio.isfuture(future):
-        await asyncio.wait([future])
-        if not future.cancelled() and (close := find_close(future.result())) is not None:
-            await settled(close())
