@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from ._end import EndReason
 from ._errors import consists_of
+from ._generators import close_generator
 from ._owner import Owner, State
-from ._sources import Details
+from ._sources import Details, describe
 from ._task import Limit, Task
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
     if _is_answering(owner):
         await owner.task.join(limit.soft(), remembered)
     await _interrupt(owner, limit, remembered)
+    await _free_dropped(owner, limit, remembered)
     error = await limit.enforce(owner.task, f"the close of {owner.name}", remembered)
     if error is not None:
         owner.cleanup_errors.insert(0, error)
@@ -78,6 +80,17 @@ async def _interrupt(owner: Owner[T], limit: Limit, remembered: list[BaseExcepti
         # Nothing waited: it is in a thread, in a shield, or about to run. Never again once it came back to the owner.
         if await owner.task.join(limit.left(PULSE), remembered) or limit.left() == 0:
             return
+
+
+async def _free_dropped(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
+    """Close in other tasks what the source dropped and now, it seems, waits for: a lock, a connection."""
+    if await owner.task.join(limit.soft(), remembered):
+        return
+    members = owner.members
+    while members.dropped:
+        generator = members.dropped.popleft()
+        members.left_to_others.append(generator)
+        _start_call(owner, close_generator(generator), f"the close of {describe(generator)}")
 
 
 async def drain(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:

@@ -82,10 +82,14 @@ def guarded(function: Any = None, /, **options: Any) -> Any:
     return _guard(function, options=checked)
 
 
+def _is_of_another_kind(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+
+
 def _guard(function: Any, *, options: Options[Any]) -> Any:
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_guard(function.__func__, options=options))
-    if not callable(function) or isinstance(function, type) or inspect.iscoroutinefunction(function):
+    if not callable(function) or isinstance(function, type) or _is_of_another_kind(function):
         raise TypeError(f"guarded: {describe(function)} is no async generator function; decorate one")
 
     @functools.wraps(cast("Callable[..., Any]", function))

@@ -30,14 +30,13 @@ COLLECT_EVERY = 1.0
 _started_for: contextvars.ContextVar[Members | None] = contextvars.ContextVar("streamguard_members", default=None)
 # By id: weak references are dead by the time a finaliser runs. An id that is taken again is noted anew.
 _members_of: dict[int, Members] = {}
-_local = threading.local()
 _last_collection = 0.0
 
 
 class Members:
     """The generators that were first iterated in the context of one owner."""
 
-    __slots__ = ("_keeps_all", "_started", "_thread", "closing", "dropped", "left_to_loop")
+    __slots__ = ("_keeps_all", "_started", "_thread", "closing", "dropped", "left_to_others")
 
     def __init__(self, *, keeps_all: bool) -> None:
         self._keeps_all = keeps_all
@@ -47,8 +46,8 @@ class Members:
         """Whether what is dropped from now on is closed by the owner."""
         self.dropped: deque[AnyGenerator] = deque()
         """What the owner has to close."""
-        self.left_to_loop: list[AnyGenerator] = []
-        """What the event loop's finaliser closes."""
+        self.left_to_others: list[AnyGenerator] = []
+        """What the event loop's finaliser closes, or another task of ours."""
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -81,8 +80,8 @@ class Members:
             self.dropped.append(generator)
             return True
         # It may hold a lock that the source waits for: the loop closes it at once, the owner could not.
-        self.left_to_loop = [g for g in self.left_to_loop if g.ag_frame is not None]
-        self.left_to_loop.append(generator)
+        self.left_to_others = [g for g in self.left_to_others if g.ag_frame is not None]
+        self.left_to_others.append(generator)
         return False
 
     def suspended(self) -> bool:
@@ -101,41 +100,40 @@ def collect_young() -> None:
 
 
 class _Layer:
-    """Our hooks, once for each time that they are put on top of others."""
+    """Our hooks, as they stand on top of others; called, it is the ``firstiter`` hook."""
 
-    __slots__ = ("before", "finalizer", "firstiter", "users")
+    # The object itself and a bound method, not two closures: so it holds no cycle, and is known again when it is met.
+    __slots__ = ("before", "users")
 
     def __init__(self, before: tuple[Hook | None, Hook | None]) -> None:
         self.before = before
         self.users = 0
-        next_firstiter, next_finalizer = before
 
-        def firstiter(generator: AsyncGenerator[Any, Any]) -> None:
-            members = _started_for.get()
-            if members is not None:
-                members.note(cast("AnyGenerator", generator))
-            else:
-                _members_of.pop(id(generator), None)
-            if next_firstiter is not None:
-                next_firstiter(generator)
+    def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
+        members = _started_for.get()
+        if members is not None:
+            members.note(cast("AnyGenerator", generator))
+        else:
+            _members_of.pop(id(generator), None)
+        if (firstiter := self.before[0]) is not None:
+            firstiter(generator)
 
-        def finalizer(generator: AsyncGenerator[Any, Any]) -> None:
-            members = _members_of.pop(id(generator), None)
-            if members is not None and members.keep(cast("AnyGenerator", generator)):
-                return
-            if next_finalizer is not None:
-                next_finalizer(generator)
-
-        self.firstiter = firstiter
-        self.finalizer = finalizer
+    def finalizer(self, generator: AsyncGenerator[Any, Any]) -> None:
+        members = _members_of.pop(id(generator), None)
+        if members is not None and members.keep(cast("AnyGenerator", generator)):
+            return
+        if (finalizer := self.before[1]) is not None:
+            finalizer(generator)
 
 
 def _install() -> _Layer:
-    layer: _Layer | None = getattr(_local, "layer", None)
-    # A loop resets the hooks when it starts and ends; and others may have put theirs on top.
-    if layer is None or sys.get_asyncgen_hooks().firstiter is not layer.firstiter:
-        layer = _local.layer = _Layer(sys.get_asyncgen_hooks())
-        sys.set_asyncgen_hooks(layer.firstiter, layer.finalizer)
+    firstiter, finalizer = sys.get_asyncgen_hooks()
+    if isinstance(firstiter, _Layer) and finalizer == firstiter.finalizer:
+        layer = firstiter
+    else:
+        # The first owner of this loop, which has reset the hooks at its start; or others put theirs on top of ours.
+        layer = _Layer((firstiter, finalizer))
+        sys.set_asyncgen_hooks(layer, layer.finalizer)
     layer.users += 1
     return layer
 
@@ -144,8 +142,10 @@ def _uninstall(layer: _Layer) -> None:
     layer.users -= 1
     if layer.users:
         return
-    if getattr(_local, "layer", None) is layer:
-        _local.layer = None
-    # A foreign hook on top of ours stays; what it calls goes on forwarding.
-    if sys.get_asyncgen_hooks().firstiter is layer.firstiter:
-        sys.set_asyncgen_hooks(*layer.before)
+    # A foreign hook on top of ours stays; ours, which it calls, goes on forwarding.
+    firstiter, finalizer = sys.get_asyncgen_hooks()
+    if firstiter is layer:
+        firstiter = layer.before[0]
+    if finalizer == layer.finalizer:
+        finalizer = layer.before[1]
+    sys.set_asyncgen_hooks(firstiter, finalizer)

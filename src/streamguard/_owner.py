@@ -26,8 +26,8 @@ from ._task import Task
 
 T = TypeVar("T")
 
-SKIPS_PER_TURN = 100
-"""How many items ``where`` may skip before other tasks get their turn."""
+STEPS_PER_TURN = 100
+"""How many items the owner may make at a stretch (skipped, or ahead of the reader) before others get their turn."""
 
 
 class State(enum.Enum):
@@ -101,6 +101,10 @@ class Owner(Handoff[T]):
     def foreign(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         """The same function, prepared for code that is not ours."""
         return function
+
+    def park_shielded(self) -> Awaitable[None]:
+        """Park where no cancellation of the whole event loop arrives; may return early."""
+        return self.park()
 
     def recancel(self) -> None:
         """Cancel the owner task at its next await, if the backend's cancellations come only once."""
@@ -182,7 +186,7 @@ class Owner(Handoff[T]):
             return await self._fail_and_linger(error)
         dropped = self.members.dropped
         picky = self._until is not None or self._where is not None
-        skipped = 0
+        steps = 0
         while not self.closing:
             try:
                 if dropped:
@@ -198,11 +202,9 @@ class Owner(Handoff[T]):
             # A predicate may have stopped the stream.
             if keep and not self.over:
                 self.offer(item)
-                if self.wanted:
-                    continue
-            elif self.wanted or self.draining:
-                skipped += 1
-                if skipped % SKIPS_PER_TURN:
+            if self.wanted or self.draining:
+                steps += 1
+                if steps % STEPS_PER_TURN:
                     continue
                 self.unpark_soon()
             item = None  # the reader's now
@@ -294,9 +296,9 @@ class Owner(Handoff[T]):
         self.state = State.IDLE
         # Without the shield a scope that stays cancelled would wake this wait for ever.
         with anyio.CancelScope(shield=True):
-            while not (self.wanted or self.closing or self.draining):
+            while not (self.wanted or self.closing or self.draining or self.ending()):
                 try:
-                    await self.park()
+                    await self.park_shielded()
                 except self.cancelled as cancellation:
                     self._held = self._held or cancellation
         if self._held is None and not self.closing:
@@ -318,7 +320,7 @@ class Owner(Handoff[T]):
         """Close, or see closed, all that the source dropped."""
         members = self.members
         pause = 0.0
-        while any(generator.ag_frame is not None for generator in members.left_to_loop):
+        while any(generator.ag_frame is not None for generator in members.left_to_others):
             await anyio.sleep(pause)
             pause = min(pause + 0.001, 0.01)
         if members.suspended():

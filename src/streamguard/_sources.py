@@ -260,11 +260,11 @@ class Source:
         opened = cast("Any", self.opened)
         match self.kind:
             case Kind.GUARD:
-                self.closers = [lambda _details: self._enter_and_leave(opened)]
+                self.closers.append(lambda _details: self._enter_and_leave(opened))
             case Kind.RUN:
-                self.closers = [self._settle_run]
+                self.closers.append(self._settle_run)
             case Kind.AWAITABLE:
-                self.closers = [self._give_up_future]
+                self.closers.append(self._give_up_future)
             case Kind.ITERABLE:
                 self._close_by(opened.aclose)
             case _:

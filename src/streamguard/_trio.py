@@ -18,6 +18,9 @@ from ._sources import Source
 
 T = TypeVar("T")
 
+LOOK_UP = 0.25
+"""Seconds between two looks whether the run is ending, while a shield hides it."""
+
 
 @trio.lowlevel.disable_ki_protection
 async def _unprotected(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
@@ -131,6 +134,11 @@ class Owner(_owner.Owner[T]):
     def _abort_park(self, _: RaiseCancelT) -> Abort:
         self._parked = False
         return Abort.SUCCEEDED
+
+    async def park_shielded(self) -> None:
+        # The run ends by a cancellation that the shield hides: look up now and then, else trio.run() would hang.
+        with trio.move_on_after(LOOK_UP):
+            await self.park()
 
     def unpark(self) -> None:
         if self._parked:

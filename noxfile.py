@@ -1,0 +1,75 @@
+"""One way to run each check: `nox -s NAME`. CONTRIBUTING.md says what each is for."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "uv"
+# An interpreter that is not there is skipped, never downloaded; .ci/run makes it an error.
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False
+nox.options.error_on_external_run = True
+nox.options.sessions = ["tests", "lint", "types", "docs"]
+
+PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
+SOURCES = [str(path) for path in Path("src").rglob("*.py")]
+EXAMPLE = "docs/examples/agent_turn.py"
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    session.install(".", "--group", "test")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+
+
+@nox.session(python=[PYTHONS[0], PYTHONS[-1]])
+def lowest(session: nox.Session) -> None:
+    session.install("--resolution", "lowest-direct", ".", "--group", "test")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    session.install("--group", "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    # Examples and tests leave streams open on purpose, so only the library is held to these.
+    rules = "ASYNC101,ASYNC102,ASYNC119,ASYNC120,ASYNC900"
+    session.run("flake8-async", f"--enable={rules}", "--anyio", *SOURCES)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    session.install(".", "--group", "types")
+    session.run("mypy")
+    session.run("pyright", "--verifytypes", "streamguard", "--ignoreexternal")
+    session.run("pyright")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    session.install(".", "--group", "docs")
+    session.run("sphinx-build", "-W", "-n", "-E", "-b", "html", "docs", "docs/_build/html")
+
+
+@nox.session(python=PYTHONS)
+def conformance(session: nox.Session) -> None:
+    session.install(".", "--group", "test", "--group", "runners")
+    session.run("pytest", "tests/conformance", *session.posargs)
+    session.run("python", EXAMPLE)
+
+
+@nox.session
+def agent_turn(session: nox.Session) -> None:
+    session.install(".", "--group", "runners")
+    session.run("python", EXAMPLE, *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    session.install(".", "--group", "bench")
+    session.run("python", "tests/benchmarks/bench.py", *session.posargs)

@@ -1,0 +1,152 @@
+"""Guards that are never entered, or entered and dropped: they say so, and their sources are closed."""
+
+import re
+import sys
+import threading
+import warnings
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from nothing_left import Watch, collect_until_quiet
+from spies import spawned_tasks
+from stories import Log, cancel_when_blocked, numbers, waiting
+from streamguard import guarded_stream
+
+pytestmark = pytest.mark.anyio
+
+
+def _place(offset: int) -> str:
+    frame = sys._getframe(1)
+    return re.escape(f"{frame.f_code.co_filename}:{frame.f_lineno + offset}")
+
+
+async def test_never_entered() -> None:
+    """A guard that is never entered says so when it is dropped, with the place where it was made."""
+    source = numbers(Log())
+    with pytest.warns(ResourceWarning, match=r"numbers.*made at .*was never entered; use \"async with\"") as caught:
+        place = _place(1)
+        guarded_stream(source)
+        collect_until_quiet()
+    (warning,) = caught
+    assert re.search(place, str(warning.message))
+    await source.aclose()
+
+
+async def test_left_guard_says_nothing() -> None:
+    """A guard that was left gives no warning when it is dropped, nor does one that was closed by hand."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        async with guarded_stream(numbers(Log())) as stream:
+            await anext(stream)
+        closed = guarded_stream(numbers(Log()))
+        await closed.aclose()
+        del stream, closed
+        collect_until_quiet()
+
+
+async def test_abandoned() -> None:
+    """A guard that is entered and dropped says so; its source is closed by its owner."""
+    log = Log()
+    place = _place(1)
+    guard = guarded_stream(numbers(log))
+    stream = await guard.__aenter__()
+    assert await anext(stream) == 1
+    with pytest.warns(ResourceWarning, match=place + ".* was entered, but its block was never left"):
+        del guard, stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+    assert len(log.tasks) == 1
+
+
+async def test_abandoned_while_the_source_awaits() -> None:
+    """An abandoned guard's source is closed also if it awaits something."""
+    log = Log()
+    stream = await guarded_stream(waiting(log)).__aenter__()
+    assert await anext(stream) == 1
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(cancel_when_blocked, scope)
+            await anext(stream)
+    assert log == ["waits"]
+    with pytest.warns(ResourceWarning, match="never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["waits", "closed"]
+
+
+async def test_abandoned_in_a_cycle() -> None:
+    """A guard that is part of a reference cycle is noticed by the collector, and its source is closed."""
+    log = Log()
+    holder: dict[str, Any] = {}
+    holder["self"] = holder
+    holder["stream"] = await guarded_stream(numbers(log)).__aenter__()
+    await anext(holder["stream"])
+    with pytest.warns(ResourceWarning, match="never left"):
+        del holder
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+
+
+async def test_abandoned_in_another_thread() -> None:
+    """A guard whose last reference is dropped in another thread is closed in its own loop."""
+    log = Log()
+    holder = [await guarded_stream(numbers(log)).__aenter__()]
+    await anext(holder[0])
+
+    def drop() -> None:
+        holder.clear()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join()
+    assert [warning.category for warning in caught] == [ResourceWarning]
+    caught.clear()
+    # It came over a thread's way in, which no task waits for.
+    while not log:
+        await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+    assert len(log.tasks) == 1
+
+
+async def test_abandoned_without_a_read() -> None:
+    """A guard that was entered, never read and dropped says so; nothing was started."""
+    log = Log()
+    source = numbers(log)
+    with spawned_tasks() as names, pytest.warns(ResourceWarning, match="never left"):
+        stream = await guarded_stream(source).__aenter__()
+        del stream
+        collect_until_quiet()
+    assert names == []
+    await source.aclose()
+
+
+async def test_abandoned_without_a_read_is_closed() -> None:
+    """The source of a guard that was entered, never read and dropped is closed, if it has begun already."""
+    log = Log()
+    source = numbers(log)
+    await anext(source)
+    log.tasks.clear()
+    with pytest.warns(ResourceWarning, match="never left"):
+        await guarded_stream(source).__aenter__()
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+
+
+async def test_idle_owner_is_not_collected(watch: Watch) -> None:
+    """A guard that is kept, but not read, keeps its owner over a collection."""
+    log = Log()
+    async with guarded_stream(numbers(log)) as stream:
+        assert await anext(stream) == 1
+        collect_until_quiet()
+        assert await anext(stream) == 2
+    assert log == ["closed"]

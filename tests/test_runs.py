@@ -1,0 +1,425 @@
+"""Run handles: told to stop once, never cut, joined; what they stored is surfaced once."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from nothing_left import Watch
+from spies import on_asyncio
+from stories import AgentsRun, Run, Story, WorkflowHandle
+from streamguard import EndReason, guarded_stream
+
+pytestmark = pytest.mark.anyio
+
+# Runs with a background task need asyncio: only there are such runners.
+
+
+@on_asyncio
+async def test_run_left_early() -> None:
+    """A run that is left early is cancelled once and joined: its tool does not run, its model's cleanup completes."""
+    story = Story()
+    run = AgentsRun(story)
+    async with guarded_stream(run) as stream:
+        assert await anext(stream) == 1
+    story.check("cancel", "model closed")
+    assert run.run_loop_task.done()
+    assert stream.end.reason is EndReason.LEFT
+    assert stream.end.source is run
+
+
+@on_asyncio
+async def test_run_left_while_it_is_waited_for() -> None:
+    """A run that is left while the reader waits for its next event is cancelled once, never cut."""
+    story = Story()
+    run = AgentsRun(story)
+    with anyio.CancelScope() as scope:
+        async with guarded_stream(run) as stream, anyio.create_task_group() as group:
+            assert [await anext(stream), await anext(stream)] == [1, 2]
+
+            async def leave() -> None:
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+
+            group.start_soon(leave)
+            await anext(stream)
+    assert scope.cancelled_caught
+    story.check("cancel", "model closed")
+
+
+@on_asyncio
+async def test_run_read_to_its_end() -> None:
+    """A run that came to its end is not cancelled, and its task is joined."""
+    story = Story()
+    run = AgentsRun(story)
+    run.may_call_tool.set()
+    async with guarded_stream(run) as stream:
+        assert [item async for item in stream] == [1, 2, 3]
+    story.check("tool", "model closed")
+
+
+@on_asyncio
+async def test_run_never_read() -> None:
+    """A run that nobody read is cancelled once and joined."""
+    story = Story()
+    run = AgentsRun(story)
+    async with guarded_stream(run):
+        await anyio.wait_all_tasks_blocked()
+    assert run.run_loop_task.done()
+    assert story.log == ["cancel", "model closed"]
+
+
+@on_asyncio
+async def test_run_never_started() -> None:
+    """A run whose task had no turn yet is cancelled once and joined."""
+    story = Story()
+    async with guarded_stream(run := AgentsRun(story)):
+        pass
+    assert run.run_loop_task.done()
+    assert story.log == ["cancel"]
+
+
+@on_asyncio
+async def test_complete_run_is_not_cancelled() -> None:
+    """A run that is complete is not cancelled, though its stream was left early."""
+    story = Story()
+    run = AgentsRun(story)
+    run.may_call_tool.set()
+    async with guarded_stream(run) as stream:
+        await anext(stream)
+        await asyncio.wait([run.run_loop_task])
+    story.check("tool", "model closed")
+
+
+@on_asyncio
+async def test_run_that_the_user_is_cancelling() -> None:
+    """A run that the user has cancelled is not cancelled again: a second one would cut the model's cleanup."""
+    story = Story()
+    run = AgentsRun(story)
+    async with guarded_stream(run) as stream:
+        await anext(stream)
+        run.cancel()
+        await asyncio.sleep(0)  # the model's cleanup has begun
+    story.check("cancel", "model closed")
+
+
+@on_asyncio
+async def test_run_that_the_user_lets_finish_its_turn() -> None:
+    """A run that the user told to end after its turn is already being cancelled: it is waited for, not cancelled."""
+    story = Story()
+    run = AgentsRun(story)
+    async with guarded_stream(run) as stream:
+        await anext(stream)
+        run.cancel("after_turn")
+        run.may_call_tool.set()
+    story.check("cancel", "tool", "model closed")
+
+
+@on_asyncio
+async def test_run_cancelled_by_the_reader_is_read_to_its_end() -> None:
+    """A reader who cancels the run and goes on reading gets what is there, then the end."""
+    story = Story()
+    run = AgentsRun(story)
+    async with guarded_stream(run) as stream:
+        assert await anext(stream) == 1
+        run.cancel()
+        assert [item async for item in stream] == [2]
+    story.check("cancel", "model closed")
+    assert stream.end.reason is EndReason.EXHAUSTED
+
+
+@on_asyncio
+async def test_run_that_fails() -> None:
+    """The error of a run arrives at the read, bare, and only there."""
+    run = AgentsRun(Story(), fails="run")
+    run.may_call_tool.set()
+    with pytest.raises(OSError, match=r"^run$") as caught:
+        async with guarded_stream(run) as stream:
+            async for _ in stream:
+                pass
+    assert caught.value is run.run_loop_exception
+    assert stream.end.cleanup_errors == ()
+    assert not hasattr(caught.value, "__notes__")
+
+
+@on_asyncio
+async def test_run_that_fails_and_whose_error_was_caught() -> None:
+    """The error of a run that the body has dealt with does not come again at the exit."""
+    run = AgentsRun(Story(), fails="run")
+    run.may_call_tool.set()
+    async with guarded_stream(run) as stream:
+        with pytest.raises(OSError, match=r"^run$"):
+            async for _ in stream:
+                pass
+    assert stream.end.cleanup_errors == ()
+
+
+@on_asyncio
+async def test_run_whose_error_nobody_read() -> None:
+    """The error of a run that nobody read leaves from the exit of the block."""
+    run = AgentsRun(Story(), fails="run")
+    run.may_call_tool.set()
+    with pytest.raises(OSError, match=r"^run$"):
+        async with guarded_stream(run) as stream:
+            await anext(stream)
+            await asyncio.wait([run.run_loop_task])
+    assert stream.end.error is run.run_loop_exception
+
+
+@on_asyncio
+async def test_run_whose_cleanup_fails() -> None:
+    """An error that the run stored while it was cancelled leaves from the exit, once."""
+    run = AgentsRun(Story(), fails="cleanup")
+    with pytest.raises(OSError, match=r"^cleanup$"):
+        async with guarded_stream(run) as stream:
+            await anext(stream)
+            await anyio.wait_all_tasks_blocked()
+    assert stream.end.cleanup_errors == (run.run_loop_exception,)
+
+
+@on_asyncio
+async def test_run_whose_cleanup_fails_after_an_error_of_the_body(watch: Watch) -> None:
+    """The body's error leaves; what the run stored while it was cancelled is a note on it, and logged once."""
+    run = AgentsRun(Story(), fails="cleanup")
+    with pytest.raises(ValueError, match=r"^body") as caught:
+        async with guarded_stream(run) as stream:
+            await anext(stream)
+            await anyio.wait_all_tasks_blocked()
+            raise ValueError("body")
+    assert len(caught.value.__notes__) == 1
+    assert "OSError: cleanup" in caught.value.__notes__[0]
+    assert len(watch.claim("OSError: cleanup")) == 1
+
+
+@on_asyncio
+async def test_run_whose_cancel_fails() -> None:
+    """When a run's ``cancel`` raises, that leaves from the exit, and the events are closed all the same."""
+    story = Story()
+
+    class Stubborn(Run):
+        def cancel(self) -> None:
+            raise OSError("cancel")
+
+    with pytest.raises(OSError, match=r"^cancel$"):
+        async with guarded_stream(Stubborn(story)) as stream:
+            await anext(stream)
+    story.check("closed")
+
+
+async def test_run_with_an_async_cancel() -> None:
+    """What a run's ``cancel`` returns is awaited, before the events are closed, cancelled or not."""
+    story = Story()
+
+    class Polite(Run):
+        async def cancel(self) -> None:
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            story.log.append("cancel")
+
+    with anyio.CancelScope() as scope:
+        async with guarded_stream(Polite(story)) as stream:
+            await anext(stream)
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    story.check("cancel", "closed")
+
+
+async def test_run_without_any_cancel() -> None:
+    """A run that cannot be cancelled is waited for: its events are closed."""
+    story = Story()
+    async with guarded_stream(Run(story)) as stream:
+        await anext(stream)
+    story.check("closed")
+
+
+@on_asyncio
+@pytest.mark.parametrize("name", ["run_loop_task", "_run_impl_task", "_result_task"])
+async def test_background_task_by_its_name(name: str) -> None:
+    """The background task of a run is awaited under each name that runners have for it."""
+    story = Story()
+
+    async def background() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            story.log.append("background done")
+
+    task = asyncio.create_task(background())
+
+    class Named(Run):
+        run_loop_task = None
+
+        def cancel(self) -> None:
+            task.cancel()
+
+    run = Named(story)
+    setattr(run, name, task)
+    async with guarded_stream(run) as stream:
+        await anext(stream)
+    story.check("closed", "background done")
+
+
+@on_asyncio
+async def test_run_made_by_a_callable() -> None:
+    """A run that starts when it is made starts at the first read, inside the owner, if a callable makes it."""
+    story = Story()
+    runs: list[AgentsRun] = []
+
+    def start() -> AgentsRun:
+        story.note("started")
+        runs.append(AgentsRun(story))
+        return runs[0]
+
+    async with guarded_stream(start) as stream:
+        await anyio.wait_all_tasks_blocked()
+        assert runs == []
+        assert await anext(stream) == 1
+    story.check("started", "cancel", "model closed")
+    assert stream.end.source is runs[0]
+
+
+@on_asyncio
+async def test_run_that_does_not_stop(caplog: pytest.LogCaptureFixture) -> None:
+    """A close that has to wait for a tool of the run is over in no time, since the run is cancelled first."""
+    story = Story()
+    run = AgentsRun(story)
+    async with guarded_stream(run, cancel=run.cancel) as stream:
+        await anext(stream)
+    story.check("cancel", "model closed")
+
+
+@on_asyncio
+async def test_workflow_left_early() -> None:
+    """A workflow is stopped by `cancel_run`, awaited, not by its deprecated `cancel`; that it obeyed is no error."""
+    story = Story()
+    handle = WorkflowHandle(story)
+    async with guarded_stream(handle) as stream:
+        assert await anext(stream) == 1
+    assert story.log == ["cancel_run", "step cleaned up", "run ended"]
+    assert handle.is_done()
+    assert stream.end.cleanup_errors == ()
+
+
+@on_asyncio
+async def test_workflow_left_while_it_is_waited_for() -> None:
+    """A workflow that is left while the reader waits is not cut, and its last event is dropped."""
+    story = Story()
+    handle = WorkflowHandle(story)
+    async with guarded_stream(handle) as stream:
+        assert [await anext(stream), await anext(stream)] == [1, 2]
+        async with anyio.create_task_group() as group:
+            group.start_soon(_never_gets_an_item, stream)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+    assert story.log == ["cancel_run", "step cleaned up", "run ended"]
+    assert stream.end.items == 2
+
+
+async def _never_gets_an_item(stream: AsyncIterator[int]) -> None:
+    await anext(stream)
+    raise AssertionError("an item came")
+
+
+@on_asyncio
+async def test_workflow_left_cancelled() -> None:
+    """`cancel_run` is not cut by the cancellation of the consumer, which swallows it."""
+    story = Story()
+    handle = WorkflowHandle(story)
+
+    async def consume() -> None:
+        async with guarded_stream(handle) as stream:
+            async for _ in stream:
+                pass
+
+    task = asyncio.create_task(consume())
+    await anyio.wait_all_tasks_blocked()
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert story.log == ["cancel_run", "step cleaned up", "run ended"]
+
+
+@on_asyncio
+async def test_workflow_read_to_its_end() -> None:
+    """A workflow whose events have ended is waited for, not cancelled, though it is not done yet."""
+    story = Story()
+    handle = WorkflowHandle(story)
+    handle.may_end.set()
+    async with guarded_stream(handle) as stream:
+        assert [item async for item in stream] == [1, 2, 99]
+    assert story.log == ["step cleaned up", "run ended"]
+    assert handle.is_done()
+
+
+@on_asyncio
+async def test_workflow_never_read() -> None:
+    """A workflow that nobody read is stopped and joined."""
+    story = Story()
+    handle = WorkflowHandle(story)
+    async with guarded_stream(handle):
+        await anyio.wait_all_tasks_blocked()
+    assert story.log == ["cancel_run", "step cleaned up", "run ended"]
+
+
+@on_asyncio
+async def test_workflow_that_fails() -> None:
+    """The error that a workflow only stores leaves from the exit, though its events ended normally."""
+    handle = WorkflowHandle(Story(), fails=True)
+    handle.may_end.set()
+    with pytest.raises(OSError, match=r"^workflow$"):
+        async with guarded_stream(handle) as stream:
+            async for _ in stream:
+                pass
+
+
+@on_asyncio
+async def test_run_with_background_tasks_of_its_own() -> None:
+    """The tasks of a run are cancelled first, then awaited: nothing of it is left, though one waits for another."""
+    story = Story()
+
+    class Tangled(Run):
+        def __init__(self) -> None:
+            super().__init__(story)
+            self.first = asyncio.create_task(anyio.sleep_forever())
+            self.run_loop_task = asyncio.create_task(anyio.sleep_forever())
+
+        def cancel(self) -> None:
+            self.run_loop_task.cancel()
+
+        async def stream_events(self) -> AsyncGenerator[int, None]:
+            try:
+                yield 1
+            finally:
+                self.first.cancel()
+                await asyncio.wait([self.run_loop_task, self.first])
+                story.note("closed")
+
+    before = asyncio.all_tasks()
+    async with guarded_stream(Tangled()) as stream:
+        await anext(stream)
+    story.check("closed")
+    assert asyncio.all_tasks() == before
+
+
+@on_asyncio
+async def test_traceback_of_a_run_error_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """The error of a run keeps the frames of the run."""
+    run = AgentsRun(Story(), fails="run")
+    run.may_call_tool.set()
+    with caplog.at_level(logging.ERROR, "streamguard"), pytest.raises(OSError, match="run") as caught:
+        async with guarded_stream(run) as stream:
+            async for _ in stream:
+                pass
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "_run" in names
+    assert "stream_events" in names
+    assert caplog.records == []
