@@ -193,6 +193,50 @@ async def test_by_a_member_that_ends() -> None:
     assert reasons(chain) == [EXHAUSTED] * 3
 
 
+class HandsOff(Closable):
+    """Hands off from its close."""
+
+    target: Any
+    chain: GuardedChain[str]
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self.chain.hand_off(self.target)
+
+
+async def test_from_the_close_of_a_member() -> None:
+    """A member that is handed off to while another one closes at its end is read to its own end, before the queue."""
+    turn = Turn()
+    a = HandsOff(turn, "a", 1)
+    async with turn.chain(a, turn.agent("q", 1)) as chain:
+        a.chain, a.target = chain, turn.agent("b", 3)
+        assert await read_all(chain) == ["a1", "b1", "b2", "b3", "q1"]
+    assert reasons(chain) == [EXHAUSTED] * 3
+
+
+async def test_from_the_close_at_a_hand_off() -> None:
+    """A hand-off from the cleanup of the member that is replaced comes behind the one that replaces it."""
+    turn = Turn()
+    a = HandsOff(turn, "a", 5)
+    async with turn.chain(a) as chain:
+        a.chain, a.target = chain, turn.agent("c", 2)
+        assert await read_handing_off(chain, {"a1": [turn.agent("b", 2)]}) == ["a1", "b1", "b2", "c1", "c2"]
+
+
+async def test_from_the_close_at_a_break() -> None:
+    """A hand-off from a cleanup at a break is refused: the chain has ended; that error is one of the cleanup."""
+    turn = Turn()
+    a = HandsOff(turn, "a", 5)
+    b = turn.agent("b", 1)
+    with pytest.raises(RuntimeError, match="has ended"):
+        async with turn.chain(a) as chain:
+            a.chain, a.target = chain, b
+            async for _ in chain:
+                break
+    assert turn.log == ["start a", "closed a", "tail"]
+    assert await read_all(b) == ["b1"]
+
+
 async def test_by_another_task() -> None:
     """Another task may hand off while the reader waits; the pending read still gets its item."""
     turn = Turn()
@@ -274,6 +318,34 @@ async def test_cancel_is_told_of_the_member_that_is_replaced() -> None:
                 break
     assert cancelled == [a, b]
     assert turn.log == ["start a", "cancel", "closed a", "start b", "cancel", "closed b", "tail"]
+
+
+async def test_at_the_item_that_matches_ahead() -> None:
+    """With `prefetch` a hand-off before the matching item was read goes on: nobody was given the match."""
+    turn = Turn()
+    async with turn.chain(turn.agent("a", 5), prefetch=8, until=lambda item: item == "a3") as chain:
+        items = []
+        async for item in chain:
+            items.append(item)
+            if item == "a1":
+                await anyio.wait_all_tasks_blocked()
+                chain.hand_off(turn.agent("b", 1))
+    assert items == ["a1", "b1"]
+    assert (chain.end.reason, reasons(chain)) == (EXHAUSTED, [LEFT, EXHAUSTED])
+
+
+async def test_error_behind_unread_items_of_the_replaced_member(watch: Watch) -> None:
+    """An error of the replaced member that stood behind unread items is told, in the record and the log."""
+    turn = Turn()
+    async with turn.chain(turn.agent("a", 2, fail_after=2), prefetch=8) as chain:
+        async for item in chain:
+            if item == "a1":
+                await anyio.wait_all_tasks_blocked()
+                chain.hand_off(turn.agent("b", 1))
+    assert [type(error) for error in chain.end.cleanup_errors] == [Fault]
+    assert chain.end.members[0].cleanup_errors == chain.end.cleanup_errors
+    assert reasons(chain) == [LEFT, EXHAUSTED]
+    watch.claim("Fault")
 
 
 async def test_drops_what_was_read_ahead() -> None:

@@ -264,6 +264,70 @@ async def test_source_whose_cleanup_needs_what_the_inner_one_holds() -> None:
     assert nest.log == ["told the server", "left"]
 
 
+async def test_what_the_cleanup_needs_is_never_let_go() -> None:
+    """If the inner generator that holds the lock hangs in its own cleanup, both are cut at the limit; none is left."""
+    connections = anyio.Semaphore(1)
+
+    async def response() -> AsyncGenerator[int, None]:
+        async with connections:
+            try:
+                yield 1
+            finally:
+                await anyio.sleep_forever()
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in response():
+                yield item
+        finally:
+            async with connections:
+                pass
+
+    with pytest.raises(TimeoutError):
+        await Nest().break_at_once(outer(), cleanup_timeout=0.1)
+
+
+async def test_failing_close_of_what_the_cleanup_needs() -> None:
+    """An error in the cleanup of the inner generator that held the lock leaves the block."""
+    connections = anyio.Semaphore(1)
+
+    async def response() -> AsyncGenerator[int, None]:
+        async with connections:
+            try:
+                yield 1
+            finally:
+                raise Fault
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in response():
+                yield item
+        finally:
+            async with connections:
+                pass
+
+    with pytest.raises(Fault):
+        await Nest().break_at_once(outer(), cleanup_timeout=0.2)
+
+
+async def test_slow_cleanup_does_not_hurry_what_it_dropped() -> None:
+    """A cleanup that is slow by itself has its dropped inner generators closed in the source's own task."""
+    nest = Nest()
+
+    async def outer() -> AsyncIterator[int]:
+        nest.ran_in = this_task()
+        try:
+            async for item in nest.leaf():
+                yield item
+        finally:
+            await anyio.sleep(0.05)
+            nest.log.append("slow")
+
+    await nest.break_at_once(outer(), cleanup_timeout=10.0)
+    assert nest.log == ["slow", "leaf", "left"]
+    assert nest.all_in_one_task()
+
+
 # -- dropped while the source runs
 
 

@@ -207,10 +207,24 @@ def test_same_name_once() -> None:
     assert report.released == 2
 
 
+class KeyAgent(Agent):
+    """Hashable, unlike its base."""
+
+    __hash__ = object.__hash__
+
+
+@of_the_sdk
+class Bag(dict):
+    """A record that is made in C."""
+
+
 HOLDERS = {
     "attribute": lambda agent: agent,
     "list": lambda agent: [agent, "kept"],
     "dict": lambda agent: {"who": agent, "what": "kept"},
+    "key of a dict": lambda agent: {agent: "kept"},
+    "set": lambda agent: {agent, "kept"},
+    "dict of the SDK": lambda agent: Bag(who=agent),
     "tuple": lambda agent: (agent, "kept"),
     "deque": lambda agent: deque([agent, "kept"]),
     "named tuple": lambda agent: Pair(agent, "kept"),
@@ -228,7 +242,7 @@ HOLDERS = {
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_private_holder(holder: str) -> None:
     """An agent is found wherever a private attribute holds it, and let go."""
-    agent = Agent("writer")
+    agent = KeyAgent("writer")
     result = Result([Item(agent, "one")], agent, _whatever=HOLDERS[holder](agent))
     ref = weakref.ref(agent)
     del agent
@@ -239,11 +253,12 @@ def test_private_holder(holder: str) -> None:
 
 def test_copies_keep_the_rest() -> None:
     """What holds an agent is replaced by a copy of the same kind, with everything else in it."""
-    agent = Agent("writer")
-    held = [(agent, 1), {"who": agent, "what": 2}, Pair(agent, 3), deque([agent, 4]), Checked(agent, passed=True)]
+    agent = KeyAgent("writer")
+    held = [(agent, 1), {"a": agent, "b": 2}, Pair(agent, 3), deque([agent, 4]), {agent, 5}, {agent: 6, "b": 7}]
     result = Result([SlottedItem(agent, "one")], agent, checked=held)
     release_agents(result)
-    assert result.checked == [(None, 1), {"who": None, "what": 2}, Pair(None, 3), deque([None, 4]), Checked(None, True)]
+    assert result.checked == [(None, 1), {"a": None, "b": 2}, Pair(None, 3), deque([None, 4]), {5}, {"b": 7}]
+    assert type(result.checked[2]) is Pair
     assert result.new_items == [SlottedItem(None, "one")]
     assert held[0] == (agent, 1)
 
@@ -281,6 +296,18 @@ def test_unknown_agents_of_the_same_kind() -> None:
     assert report.names == ("writer", "planner")
     assert report.released == 2
     assert result._started_by is None
+
+
+def test_checked_agent() -> None:
+    """An agent that only a guardrail's result names is let go, whatever its class."""
+
+    class OtherAgent:
+        name = "checker"
+
+    result = Result([], Agent("writer"), output_guardrail_results=[Checked(OtherAgent(), passed=True)])
+    report = release_agents(result)
+    assert report.names == ("checker", "writer")
+    assert report.released == 2
 
 
 def test_shared_base_class() -> None:
@@ -327,14 +354,14 @@ def test_item_releases_itself() -> None:
     @of_the_sdk
     class RefItem:
         def __init__(self, agent: Any) -> None:
-            self._strong, self._weak = agent, weakref.ref(agent)
+            self._strong, self._weak = agent, None
 
         @property
         def agent(self) -> Any:
             return self._strong or self._weak()
 
         def release_agent(self) -> None:
-            self._strong = None
+            self._strong, self._weak = None, weakref.ref(self._strong)
 
     agent = Agent("writer")
     item = RefItem(agent)
@@ -430,7 +457,9 @@ def test_large_context() -> None:
 def test_large_result() -> None:
     """Where a result is too large to be searched, the report does not say that nothing is held."""
     result = Result([], Agent("writer"), huge=[[] for _ in range(100_000)])
+    huge = result.huge
     report = release_agents(result)
+    assert result.huge is huge
     assert "were not looked at" in report.held[-1]
 
 
@@ -438,13 +467,37 @@ def test_visible_data() -> None:
     """Data that the user can see stays, whatever it holds; the report tells the path."""
     agent = Agent("writer")
     output, final = Holder(agent), Holder(agent)
-    result = Result([Item(agent, "one", output=output)], agent)
+    item = Item(agent, "one", output=output)
+    result = Result([item], agent, _generated=[item], output_guardrail_results=[Item(agent, "fine", output=final)])
     result.final_output = final
     report = release_agents(result)
     assert result.new_items[0].output is output
+    assert result._generated == result.new_items
     assert result.final_output is final
+    assert result.output_guardrail_results[0].output is final
     assert sorted(report.held) == ["final_output.agent: writer", "new_items[0].output.agent: writer"]
     assert report.released == 0
+
+
+def test_visible_functions() -> None:
+    """A function that holds an agent is dropped, also where the user can see it; others stay."""
+    agent = Agent("writer")
+    result = Result([], agent, check=lambda: agent, other=test_visible_functions)
+    report = release_agents(result)
+    assert result.check is None
+    assert result.other is test_visible_functions
+    assert (report.released, report.held) == (1, ())
+
+
+EVERYBODY = [Agent("writer")]
+
+
+def test_module_namespace() -> None:
+    """A function holds nothing of the module that it is in."""
+    result = Result([], EVERYBODY[0], other=test_module_namespace)
+    report = release_agents(result)
+    assert result.other is test_module_namespace
+    assert (report.released, report.held) == (1, ())
 
 
 class Lazy:
@@ -488,10 +541,17 @@ def test_paths(shown: Any, path: str) -> None:
 
 def test_own_items_are_not_changed() -> None:
     """Items, and lists of them, that somebody else holds (a state, an event) are as before."""
+
+    class ThoroughResult(Result):
+        def release_agents(self) -> None:
+            for item in self.new_items:
+                item.agent = None
+
+    of_the_sdk(ThoroughResult)
     agent = Agent("writer")
     items = [Item(agent, "one"), HandoffItem(agent, agent, agent)]
     checks = [Checked(agent, passed=True)]
-    result = Result(items, agent, output_guardrail_results=checks)
+    result = ThoroughResult(items, agent, output_guardrail_results=checks)
     release_agents(result)
     assert items[0].agent is agent
     assert items[1].target_agent is agent
@@ -615,10 +675,27 @@ def test_task_context() -> None:
         async def job() -> None:
             current.set(result.last_agent)
 
-        result._job = asyncio.create_task(job())
-        await result._job
+        result.job = asyncio.create_task(job())
+        await result.job
         report = release_agents(result)
         assert (report.released, report.held) == (1, ())
+        assert result.job is None
+
+    asyncio.run(main())
+
+
+def test_large_task_context() -> None:
+    """A done task whose context is too large to be searched is let go."""
+    current = contextvars.ContextVar[Any]("current")
+
+    async def main() -> None:
+        result = result_with()
+        current.set([[] for _ in range(10_000)])
+        result.job = asyncio.create_task(asyncio.sleep(0))
+        await result.job
+        report = release_agents(result)
+        assert (report.released, report.held) == (1, ())
+        assert result.job is None
 
     asyncio.run(main())
 
@@ -750,12 +827,18 @@ def test_last_event(kind: Any) -> None:
         assert last.item is result.new_items[0]
 
 
-def test_last_event_after_a_release() -> None:
+@pytest.mark.parametrize("kind", [lambda item: Updated(item.agent), ItemEvent])
+def test_last_event_after_a_release(kind: Any) -> None:
     """The last event lets go also when the result was released before."""
     result = result_with()
-    event = Updated(result.last_agent)
+    event = kind(result.new_items[0])
+    ref = weakref.ref(result.last_agent)
     release_agents(result)
-    assert release_with(result, event)[1] == Updated(None)
+    report, last = release_with(result, event)
+    assert report.names == ("writer",)
+    assert type(last) is type(event)
+    del event
+    assert gone(ref) == [True]
 
 
 def test_last_event_of_a_run_that_is_left() -> None:

@@ -168,6 +168,7 @@ class GuardedChain(Guard, Generic[T]):
         member = (self._hand_offs or self._queue).popleft()
         previous = self._ends[-1] if self._ends else _NOTHING_BEFORE
         self._index = len(self._ends)
+        self._replacing = False  # a hand-off from a cleanup has put its member in the queue, that is all
         self._owner = make_owner(Source(member, previous), self._options)
         return self._owner
 

@@ -16,7 +16,7 @@ from ._errors import consists_of
 from ._generators import close_generator
 from ._owner import Owner, State
 from ._sources import Details, describe
-from ._task import Limit, Task
+from ._task import GRACE, Limit, Task
 
 T = TypeVar("T")
 
@@ -45,10 +45,13 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
     if _is_answering(owner):
         await owner.task.join(limit.soft(), remembered)
     await _interrupt(owner, limit, remembered)
-    await _free_dropped(owner, limit, remembered)
+    helpers = await _free_dropped(owner, limit, remembered)
     error = await limit.enforce(owner.task, f"the close of {owner.name}", remembered)
     if error is not None:
         owner.cleanup_errors.insert(0, error)
+        for helper in helpers:
+            helper.force()
+            await helper.join(GRACE, remembered)
 
 
 def _is_answering(owner: Owner[T]) -> bool:
@@ -82,15 +85,16 @@ async def _interrupt(owner: Owner[T], limit: Limit, remembered: list[BaseExcepti
             return
 
 
-async def _free_dropped(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
+async def _free_dropped(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> list[Task]:
     """Close in other tasks what the source dropped and now, it seems, waits for: a lock, a connection."""
-    if await owner.task.join(limit.soft(), remembered):
-        return
+    helpers: list[Task] = []
     members = owner.members
-    while members.dropped:
-        generator = members.dropped.popleft()
-        members.left_to_others.append(generator)
-        _start_call(owner, close_generator(generator), f"the close of {describe(generator)}")
+    if not await owner.task.join(limit.soft(), remembered):
+        while members.dropped:
+            generator = members.dropped.popleft()
+            members.left_to_others.append(generator)
+            helpers.append(_start_call(owner, close_generator(generator), f"the close of {describe(generator)}"))
+    return helpers
 
 
 async def drain(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:

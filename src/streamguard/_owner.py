@@ -320,7 +320,7 @@ class Owner(Handoff[T]):
         """Close, or see closed, all that the source dropped."""
         members = self.members
         pause = 0.0
-        while any(generator.ag_frame is not None for generator in members.left_to_others):
+        while not self.task.cut and any(generator.ag_frame is not None for generator in members.left_to_others):
             await anyio.sleep(pause)
             pause = min(pause + 0.001, 0.01)
         if members.suspended():

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import CodeType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
 from ._agent_ref import AgentRef, name_of
@@ -33,7 +33,8 @@ Path: TypeAlias = tuple[object, ...]
 _USERS = ("context", "input", "final_output", "raw_responses")
 """Attributes whose value is the user's, or the model's, whatever it is."""
 
-# What leads to the whole program, and holds nothing for a result.
+# What leads to the whole program, and holds nothing for a result. The namespace of a module, to which every function
+# leads, is known by what is in it.
 _WORLD = (
     ModuleType,
     type,
@@ -150,7 +151,7 @@ class Walk:
         end = len(self.holders) + limit
         while queue:
             holder = queue.popleft()
-            for held in _referents(holder):
+            for held in gc.get_referents(holder):
                 if len(self.holders) > end:
                     self.given_up.append(limit)
                     return
@@ -174,14 +175,8 @@ class Walk:
         return tuple(reversed(path))
 
 
-def _referents(thing: object) -> Iterable[object]:
-    if type(thing) is FunctionType:  # the collector would go on to its module
-        return (thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__)
-    return gc.get_referents(thing)
-
-
 def _is_world(thing: object) -> bool:
-    return is_a(thing, _WORLD) or (type(thing) is dict and "__builtins__" in thing)
+    return is_a(thing, _WORLD) or (type(thing) is dict and ("__spec__" in thing or "__builtins__" in thing))
 
 
 def describe(path: Path) -> str:
@@ -301,5 +296,4 @@ class Copies:
                 continue
             instead = self.without_agents(value, private=private or name.startswith("_"))
             if instead is not value:
-                with contextlib.suppress(AttributeError, TypeError):  # read-only: it stays, and is reported
-                    put(record, name, instead)
+                put(record, name, instead)
