@@ -311,8 +311,9 @@ class GuardedChain(Guard, Generic[T]):
             self._reason = self._reason or EndReason.LEFT
             await self._close_all((kind, body, trace), body, outcome.remembered, may_drain=True)
             self._end = self._describe(outcome)
-            await run_tail(home, self._options, outcome, self._end)
-            self._end = self._describe(outcome)
+            if self._options.tail is not None:
+                await run_tail(home, self._options, outcome, self._end)
+                self._end = self._describe(outcome)
             self._left = True
             outcome.report()
             leaving = outcome.error

@@ -52,8 +52,8 @@ def describe_end(owner: Owner[T], outcome: Outcome) -> StreamEnd[T]:
 
 async def run_tail(owner: Owner[Any], options: Options[T], outcome: Outcome, end: StreamEnd[T]) -> None:
     """Call the tail, and await what it returns, protected like the close."""
-    if options.tail is not None:
-        await call(owner, options, outcome, options.tail, (end,), f"the tail of {owner.name}")
+    assert options.tail is not None
+    await call(owner, options, outcome, options.tail, (end,), f"the tail of {owner.name}")
 
 
 async def call(

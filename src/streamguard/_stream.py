@@ -120,8 +120,9 @@ class GuardedStream(Guard, Generic[T]):
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
             self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))
-            await run_tail(owner, self._options, outcome, self._end)
-            self._end = describe_end(owner, outcome)
+            if self._options.tail is not None:
+                await run_tail(owner, self._options, outcome, self._end)
+                self._end = describe_end(owner, outcome)
             self._left = True
             outcome.report()
             leaving = outcome.error
