@@ -252,10 +252,42 @@ async def test_by_another_task() -> None:
         chain.hand_off(turn.agent("b", 1))
         gate.set()
 
-    async with anyio.create_task_group() as group:
-        async with turn.chain(gated()) as chain:
-            group.start_soon(hand_off)
-            assert await read_all(chain) == ["g1", "b1"]
+    async with anyio.create_task_group() as group, turn.chain(gated()) as chain:
+        group.start_soon(hand_off)
+        assert await read_all(chain) == ["g1", "b1"]
+
+
+async def test_after_a_read_that_was_given_up() -> None:
+    """A member that is too slow can be replaced: its await is cancelled, its cleanup completes, the new one is read."""
+    turn = Turn()
+    async with turn.chain(turn.agent("slow", hold_after=1)) as chain:
+        assert await anext(chain) == "slow1"
+        with anyio.move_on_after(0.01):
+            await anext(chain)
+        chain.hand_off(lambda end: turn.agent(f"instead of {end.last} b", 1))
+        assert await read_all(chain) == ["instead of slow1 b1"]
+    assert turn.log[:2] == ["start slow", "closed slow"]
+    assert (chain.end.reason, reasons(chain)) == (EXHAUSTED, [LEFT, EXHAUSTED])
+
+
+async def test_away_from_a_factory_that_hangs() -> None:
+    """A member whose callable hangs can be replaced as well."""
+    turn = Turn()
+
+    async def hangs(end: StreamEnd[str]) -> AsyncIterator[str]:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await anyio.lowlevel.checkpoint()
+            turn.log.append("factory done")
+        return turn.agent("never")
+
+    async with turn.chain(hangs) as chain:
+        with anyio.move_on_after(0.01):
+            await anext(chain)
+        chain.hand_off(turn.agent("b", 1))
+        assert await read_all(chain) == ["b1"]
+    assert turn.log == ["factory done", "start b", "closed b", "tail"]
 
 
 async def test_after_an_error_that_the_body_handles() -> None:
@@ -421,7 +453,7 @@ async def test_close_fails_under_an_error(watch: Watch) -> None:
 
 
 async def test_close_hangs() -> None:
-    """A close that hangs at a hand-off is cut at its limit; the new member has its turn, the report comes at the end."""
+    """A close that hangs at a hand-off is cut at its limit; the new member has its turn, the report comes last."""
     turn = Turn()
     with pytest.raises(CleanupTimeoutError):
         async with turn.chain(turn.agent("a", 5, hold_close=True), cleanup_timeout=0.05) as chain:
@@ -582,10 +614,9 @@ async def test_aclose_while_the_replaced_member_closes() -> None:
         await anyio.wait_all_tasks_blocked()
         turn.may_close.set()
 
-    async with anyio.create_task_group() as group:
-        async with turn.chain(turn.agent("a", 5, hold_close=True)) as chain:
-            group.start_soon(close)
-            assert await read_handing_off(chain, {"a1": [b]}) == ["a1"]
+    async with anyio.create_task_group() as group, turn.chain(turn.agent("a", 5, hold_close=True)) as chain:
+        group.start_soon(close)
+        assert await read_handing_off(chain, {"a1": [b]}) == ["a1"]
     assert turn.log == ["start a", "closed a", "tail"]
     assert is_closed(b)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -405,7 +406,7 @@ async def test_close_waits_for_the_finaliser_of_the_loop() -> None:
 async def test_dropped_one_that_holds_a_lock(anyio_backend_name: str) -> None:
     """A source that waits for a lock which a generator that it dropped holds: asyncio frees it, on trio the exit does.
 
-    On trio what is dropped is closed at the source's next step, in its own task; another one could not leave its scopes.
+    On trio what is dropped is closed at the source's next step, in its own task: no other one could leave its scopes.
     """
     connections = anyio.Semaphore(1)
 
@@ -580,6 +581,40 @@ async def test_generators_of_child_tasks_that_are_cancelled() -> None:
     assert nest.log == ["child", "left"]
 
 
+@only_asyncio  # trio warns of it, and cuts its cleanup
+async def test_dropped_in_a_worker_thread() -> None:
+    """A generator that a worker thread drops, or a collection there, is closed by the time the block is left."""
+    nest = Nest()
+
+    async def outer() -> AsyncIterator[int]:
+        held = [nest.leaf("dropped in a thread")]
+        await anext(held[0])
+        await anyio.to_thread.run_sync(held.clear)
+        yield 1
+
+    async with guarded_stream(outer()) as stream:
+        await anext(stream)
+    nest.log.append("left")
+    assert nest.log == ["dropped in a thread", "left"]
+
+
+@only_asyncio  # trio warns of it, and cuts its cleanup
+async def test_dropped_in_a_worker_thread_at_the_end() -> None:
+    """The same for one that is dropped there in the source's cleanup."""
+    nest = Nest()
+
+    async def outer() -> AsyncIterator[int]:
+        held = [nest.leaf("dropped in a thread")]
+        await anext(held[0])
+        try:
+            yield 1
+        finally:
+            await anyio.to_thread.run_sync(held.clear)
+
+    await nest.break_at_once(outer())
+    assert nest.log == ["dropped in a thread", "left"]
+
+
 # -- merely suspended
 
 
@@ -632,14 +667,14 @@ async def test_borrowed_iterator() -> None:
 async def test_borrowed_iterator_that_is_dropped_later() -> None:
     """What was first iterated inside a source and is dropped after the block is closed by the loop, as ever."""
     nest = Nest()
-    owned = nest.leaf("owned", 5)
+    held = [nest.leaf("owned", 5)]
 
     async def first() -> AsyncIterator[int]:
-        yield await anext(owned)
+        yield await anext(held[0])
 
     await nest.break_at_once(first())
     hooks = sys.get_asyncgen_hooks()
-    del owned
+    held.clear()
     while "owned" not in nest.log:
         await anyio.lowlevel.checkpoint()
     assert nest.log == ["left", "owned"]

@@ -466,7 +466,7 @@ def test_large_result() -> None:
 def test_visible_data() -> None:
     """Data that the user can see stays, whatever it holds; the report tells the path."""
     agent = Agent("writer")
-    output, final = Holder(agent), Holder(agent)
+    output, final = Holder(agent), {"by": agent}
     item = Item(agent, "one", output=output)
     result = Result([item], agent, _generated=[item], output_guardrail_results=[Item(agent, "fine", output=final)])
     result.final_output = final
@@ -475,7 +475,7 @@ def test_visible_data() -> None:
     assert result._generated == result.new_items
     assert result.final_output is final
     assert result.output_guardrail_results[0].output is final
-    assert sorted(report.held) == ["final_output.agent: writer", "new_items[0].output.agent: writer"]
+    assert sorted(report.held) == ["final_output['by']: writer", "new_items[0].output.agent: writer"]
     assert report.released == 0
 
 
@@ -528,6 +528,8 @@ def test_proxies_are_not_asked() -> None:
         (lambda agent: [0, Holder(agent)], "shown[1].agent"),
         (lambda agent: Holder((0, agent)), "shown.agent[1]"),
         (lambda agent: Holder({agent.name: agent}), "shown.agent['writer']"),
+        (lambda agent: Holder({1.5: agent}), "shown.agent[<float>]"),
+        (lambda agent: Holder({KeyAgent("writer"): 1}), "shown.agent[a key]"),
         (lambda agent: Holder(ValueError(agent)), "shown.agent.<tuple>[0]"),
         (lambda agent: Holder(lambda: agent), "shown.agent.<tuple>[0].<Agent>"),
     ],
@@ -535,7 +537,7 @@ def test_proxies_are_not_asked() -> None:
 def test_paths(shown: Any, path: str) -> None:
     """A path reads as one would write it; where Python has no name for a step it tells the type."""
     agent = Agent("writer")
-    report = release_agents(Result([], agent, shown=shown(agent)))
+    report = release_agents(Result([], agent, output_guardrail_results=None, shown=shown(agent)))
     assert report.held == (f"{path}: writer",)
 
 
@@ -749,6 +751,15 @@ class Hostile:
         raise RuntimeError(name)
 
 
+class HostileTruth:
+    def __bool__(self) -> bool:
+        raise RuntimeError
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self
+
+
 class HostileItems(Lookalike):
     @property
     def new_items(self) -> Any:
@@ -765,6 +776,7 @@ UNKNOWN = [
     OtherItems(),
     ItemsByName(),
     Hostile(),
+    HostileTruth(),
     HostileItems(),
     SimpleNamespace(new_items=[Item(None, "one")], final_output="done"),
     test_context,

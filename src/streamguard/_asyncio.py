@@ -27,26 +27,26 @@ _alive: set[Task] = set()
 class Task:
     """See `_task.Task`."""
 
-    __slots__ = ("_edges", "_loop", "_lost", "_task", "_waiters", "cut", "done")
+    __slots__ = ("_edges", "_loop", "_lost", "_waiters", "asyncio_task", "cut", "done")
 
     def __init__(self, lost: Callable[[], None]) -> None:
         self.done = False
         self.cut = False
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None]
+        self.asyncio_task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._edges = 0
 
     def start(self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str) -> None:
         coroutine = cast("Coroutine[Any, Any, None]", main())
         # Not create_task(context=..., name=...): other people's task factories may not take them.
-        self._task = context.run(self._loop.create_task, coroutine)
-        if hasattr(self._task, "set_name"):
-            self._task.set_name(name)
+        self.asyncio_task = task = context.run(self._loop.create_task, coroutine)
+        if hasattr(task, "set_name"):
+            task.set_name(name)
         if not self.done:  # an eager task may have come to its end
             _alive.add(self)
-            self._task.add_done_callback(self._ended)
+            task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         _alive.discard(self)
@@ -88,7 +88,7 @@ class Task:
 
     def interrupt(self) -> bool:
         self._edges += 1
-        self._task.cancel()
+        self._task().cancel()
         return True
 
     def force(self) -> None:
@@ -97,19 +97,23 @@ class Task:
 
     @property
     def disturbed(self) -> bool:
-        return self._task.cancelling() > self._edges
+        return self._task().cancelling() > self._edges
 
     def forget(self) -> None:
         while self._edges:
             self._edges -= 1
-            self._task.uncancel()
+            self._task().uncancel()
 
     @property
     def coroutine(self) -> object:
-        return self._task.get_coro()
+        return self._task().get_coro()
 
     def is_current(self) -> bool:
-        return asyncio.current_task() is self._task
+        return asyncio.current_task() is self._task()
+
+    def _task(self) -> asyncio.Task[Any]:
+        # An eager task takes its first step before anybody knows it.
+        return self.asyncio_task or cast("asyncio.Task[Any]", asyncio.current_task())
 
 
 def _resolve(future: asyncio.Future[None] | None) -> None:
@@ -155,6 +159,11 @@ class Owner(_owner.Owner[T]):
         reader = self.reader
         if reader is not None and not reader.done():
             reader.set_result(None)
+
+    def ending(self) -> bool:
+        # asyncio.run() ends by cancelling all tasks, once, and waiting for them.
+        ours = {task.asyncio_task for task in _alive}
+        return all(task in ours or task.cancelling() for task in asyncio.all_tasks(self._loop))
 
     def recancel(self) -> None:
         task = cast("asyncio.Task[Any]", asyncio.current_task())

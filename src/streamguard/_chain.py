@@ -215,6 +215,8 @@ class GuardedChain(Guard, Generic[T]):
         outcome.remembered = remembered
         options = self._options if self._cancel is None else replace(self._options, cancel=self._cancel_once)
         end = await close_stream(owner, options, outcome, details, may_drain=may_drain)
+        if not may_drain:  # it is replaced, or at its end: nothing leaves the block
+            end = replace(end, reason=owner.reason or EndReason.LEFT, error=outcome.ended_by)
         if self._owner is owner:  # else another task, which closed it as well, was first to note it
             self._owner = None
             self._ends.append(end)
@@ -234,6 +236,11 @@ class GuardedChain(Guard, Generic[T]):
     ) -> None:
         """Close the current member and those to come; if another task is doing it, wait for that."""
         assert self._all_closed is not None
+        owner = self._owner
+        if self._closing and owner is not None and not owner.closing:
+            # Called from `cancel`, which whoever leaves is waiting for: not for ever.
+            await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
+            return
         if self._closing:
             await self._all_closed.join(None, remembered)
             return

@@ -74,9 +74,9 @@ class Members:
 
     def keep(self, generator: AnyGenerator) -> bool:
         """Whether a generator that was dropped is kept for the owner, instead of left to the event loop."""
-        if self._thread != threading.get_ident():
+        if self._thread is None:
             return False
-        if self.closing or self._keeps_all:
+        if self._thread == threading.get_ident() and (self.closing or self._keeps_all):
             self.dropped.append(generator)
             return True
         # It may hold a lock that the source waits for: the loop closes it at once, the owner could not.

@@ -234,7 +234,8 @@ class Owner(Handoff[T]):
         if isinstance(error, GeneratorExit) and not self._is_running():
             raise error  # the loop is gone and takes the task down: nothing can be awaited any more
         if self.closing or self.draining:
-            self._note_cleanup_error(error)
+            # Whoever else cancelled the owner, a loop that ends for example, has asked for it as well.
+            self._note_cleanup_error(error, asked=self.asked or self.task.disturbed)
         else:
             self.offer_failure(error)
 
@@ -247,7 +248,10 @@ class Owner(Handoff[T]):
     async def _fail_and_linger(self, error: BaseException) -> None:
         """Wait, after an error, for the close: whoever leaves the block may have something to cancel before it."""
         self._fail(error)
+        cancelled_by_others = self.task.disturbed and consists_of(error, self.cancelled)
         del error  # its traceback holds this frame
+        if cancelled_by_others:
+            return  # a loop that ends cancels its tasks once and waits for them
         self.state = State.IDLE
         try:
             while not (self.closing or self.draining):
@@ -263,19 +267,21 @@ class Owner(Handoff[T]):
         It is the source's own timeout or task group, or somebody cancelled the owner: the source knows its own by the
         very object.
         """
-        while not (self.closing or self.ending()):
-            if self.source.throw is None:
-                await self._hold()
-                self.recancel()
-                return not self.closing
+        while not self.closing:
             self.state = State.ANSWERING
-            if not await self._throw(self.source.throw, cancellation):
+            if self.source.throw is not None and not await self._throw(self.source.throw, cancellation):
                 return False
             await self._hold()
+            if self.ending():
+                self._fail(self._held or cancellation)
+                return False
+            if self.source.throw is None:
+                self.recancel()
+                break
             if self._held is None:
                 break
             cancellation, self._held = self._held, None
-        return not (self.closing or self.ending())
+        return not self.closing
 
     async def _throw(self, throw: Callable[..., Awaitable[Any]], cancellation: BaseException) -> bool:
         try:
@@ -345,15 +351,15 @@ class Owner(Handoff[T]):
             await self.foreign(close)()
         except SeveralError as several:
             for error in several.errors:
-                self._note_cleanup_error(error)
+                self._note_cleanup_error(error, asked=self.asked)
         except BaseException as error:
-            self._note_cleanup_error(error)
+            self._note_cleanup_error(error, asked=self.asked)
 
-    def _note_cleanup_error(self, error: BaseException) -> None:
+    def _note_cleanup_error(self, error: BaseException, *, asked: bool) -> None:
         """Keep what a close raised, less what closing is bound to raise."""
         # Only a context manager is given the body's error, and may raise it again.
         given = self.details[1] if self.source.is_entered else None
-        asked = self.asked or self.task.cut or consists_of(given, self.cancelled)
+        asked = asked or self.task.cut or consists_of(given, self.cancelled)
         rest = without(error, (GeneratorExit, self.cancelled) if asked else GeneratorExit)
         if rest is not None and rest is not given and not self.is_known(rest):
             self.add_cleanup_error(rest, self.name)

@@ -15,11 +15,11 @@ import itertools
 import logging
 import sys
 import threading
-import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from types import CodeType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, TypeGuard
+from weakref import ReferenceType
 
 from ._agent_ref import AgentRef, name_of
 
@@ -35,15 +35,7 @@ _USERS = ("context", "input", "final_output", "raw_responses")
 
 # What leads to the whole program, and holds nothing for a result. The namespace of a module, to which every function
 # leads, is known by what is in it.
-_WORLD = (
-    ModuleType,
-    type,
-    CodeType,
-    weakref.ReferenceType,
-    asyncio.AbstractEventLoop,
-    logging.Logger,
-    threading.Thread,
-)
+_WORLD = (ModuleType, type, CodeType, ReferenceType, asyncio.AbstractEventLoop, logging.Logger, threading.Thread)
 
 
 class Kinds:
@@ -78,7 +70,7 @@ def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-# Here and below not isinstance(), which asks a proxy for its class: that runs the proxy's code.
+# Not isinstance(), here and below: it asks a proxy for its class, and that runs the proxy's code.
 def is_a(thing: object, kinds: type | tuple[type, ...]) -> bool:
     """Whether this is of such a type, by its real type."""
     return issubclass(type(thing), kinds)
@@ -94,7 +86,7 @@ def is_future(thing: object) -> TypeGuard[asyncio.Future[Any]]:
 
 def stored(record: object) -> Iterator[tuple[str, object]]:
     """The attributes that an object stores itself, without those that it computes."""
-    yield from _own_dict(record).items()
+    yield from list(_own_dict(record).items())
     for name, slot in _slots(record):
         with contextlib.suppress(AttributeError):  # nothing is stored there
             yield name, slot.__get__(record)
@@ -120,7 +112,7 @@ def _own_dict(record: object) -> dict[str, object]:
 def _slots(record: object) -> Iterator[tuple[str, MemberDescriptorType]]:
     for kind in type(record).__mro__:
         if "__slots__" in vars(kind):
-            yield from ((name, slot) for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType))
+            yield from ((name, slot) for name, slot in vars(kind).items() if type(slot) is MemberDescriptorType)
 
 
 # -- searching
@@ -189,11 +181,15 @@ def describe(path: Path) -> str:
 
 def _label(holder: Any, held: object) -> str:
     if is_a(holder, dict):
-        return next((f"[{key!r}]" for key, value in holder.items() if value is held), "[a key]")
-    if is_a(holder, (list, tuple, deque)):
+        return next((f"[{_key(key)}]" for key, value in dict.items(holder) if value is held), "[a key]")
+    if type(holder) in (list, tuple, deque):
         return next((f"[{index}]" for index, value in enumerate(holder) if value is held), "[?]")
     names = (name for name, value in stored(holder) if value is held)
     return f".{next(names, f'<{type(held).__name__}>')}"
+
+
+def _key(key: object) -> str:
+    return repr(key) if type(key) in (str, int) else f"<{type(key).__name__}>"
 
 
 # -- copying

@@ -77,7 +77,8 @@ def release_agents(result: object, /) -> ReleaseReport:
 
 def release_with(result: object, last: T) -> tuple[ReleaseReport, T]:
     """Release a result, and give back its last event without its agents: an event holds them as well."""
-    result = _read(result, "__wrapped__") or result  # instrumentation wraps objects in proxies
+    wrapped = _read(result, "__wrapped__")  # instrumentation wraps objects in proxies
+    result = result if wrapped is None else wrapped
     if not _is_result(result):
         return ReleaseReport(known=False), last
     release = _Release(result, last)
@@ -150,8 +151,9 @@ class _Release:
         event_item = _read(last, "item")
         for item in (*self._items, event_item):
             yield from (_agent(item, name) for name in ("agent", "source_agent", "target_agent"))
-        for result in _read(self._result, "output_guardrail_results") or ():
-            yield _agent(result, "agent")
+        checks = _read(self._result, "output_guardrail_results")
+        for check in checks if isinstance(checks, list | tuple) else ():
+            yield _agent(check, "agent")
         yield _agent(self._result, "last_agent")
         yield _agent(last, "new_agent")
 

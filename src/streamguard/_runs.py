@@ -26,8 +26,9 @@ class Run:
         for name in ("cancel_run", "cancel"):
             cancel = getattr(self._handle, name, None)
             if callable(cancel):
+                result = cancel()
                 self._stopped = True
-                return cancel()
+                return result
         return None
 
     @property

@@ -61,8 +61,9 @@ async def chat(label: str, store: Callable[[RunResultStreaming], object], kept: 
     before = megabytes()
     for number in range(TURNS):
         store(await turn(number))
-    await asyncio.sleep(0)
-    print(f"  {label:<24}{len(kept):>10}{2 * len(Desk.alive):>10}{megabytes() - before:>10.1f}")
+    await asyncio.sleep(0)  # the last run's task has its last turn
+    grown = megabytes() - before
+    print(f"  {label:<24}{len(kept):>10}{2 * len(Desk.alive):>10}{grown:>10.1f}")
 
 
 async def flat() -> None:
@@ -72,6 +73,7 @@ async def flat() -> None:
         history.append(await turn(number))
         most = max(most, len(Desk.alive))  # without a collection of ours
         if number % (MANY_TURNS // 10) == 0:
+            await asyncio.sleep(0)
             while gc.collect():
                 pass
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux

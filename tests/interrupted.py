@@ -1,0 +1,130 @@
+"""A program that a test ends by Ctrl-C: ``python interrupted.py BACKEND POINT [POINT]``.
+
+It consumes one guarded stream, and says what happens to it. At each point it says ``ready`` once all tasks wait (or it
+spins). A body and a source wait for ever there, a cleanup and a tail until the interrupt has come.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import trio
+import uvloop
+
+from recording import kind_of
+from streamguard import StreamEnd, guarded_stream
+
+BACKEND, *POINTS = sys.argv[1:]
+PATIENCE = 10
+"""Seconds until a program that hangs ends itself."""
+
+
+def say(what: str) -> None:
+    os.write(1, f"{what}\n".encode())
+
+
+class Interrupts:
+    """Lets the tasks know that an interrupt came, whatever the event loop makes of it."""
+
+    def __init__(self) -> None:
+        self._came = anyio.Event()
+        self._of_the_loop: Any = signal.getsignal(signal.SIGINT)
+        self._watchers: list[object] = []
+        if BACKEND == "trio":
+            self._call_soon: Callable[..., object] = trio.lowlevel.current_trio_token().run_sync_soon
+            self._start: Callable[..., object] = trio.lowlevel.spawn_system_task  # which no interrupt hits
+        else:
+            self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
+            self._start = lambda function: asyncio.create_task(function())
+        signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, number: int, frame: object) -> None:
+        self._call_soon(self._came.set)
+        self._of_the_loop(number, frame)
+
+    async def wait(self) -> None:
+        """Wait for the next one."""
+        self._came = came = anyio.Event()
+        self._watchers.append(self._start(_say_ready))
+        await came.wait()
+
+
+async def _say_ready() -> None:
+    await anyio.wait_all_tasks_blocked()
+    say("ready")
+
+
+async def source(interrupts: Interrupts) -> AsyncIterator[int]:
+    try:
+        yield 1
+        if POINTS[:1] == ["source"]:
+            del POINTS[0]
+            await interrupts.wait()
+            await anyio.sleep_forever()
+        if POINTS[:1] == ["skipped"]:
+            say("ready")
+            while True:
+                yield 0
+        if POINTS[:1] == ["busy"]:
+            for _ in POINTS:
+                say("ready")
+            while True:
+                pass
+        yield 2
+    except BaseException as error:
+        say(kind_of(error))
+        raise
+    finally:
+        await clean_up("close", interrupts)
+
+
+async def clean_up(name: str, interrupts: Interrupts) -> None:
+    say(name)
+    try:
+        while POINTS[:1] == [name]:
+            del POINTS[0]
+            await interrupts.wait()
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+    except BaseException as error:
+        say(f"{name} cut: {kind_of(error)}")
+        raise
+    say(f"{name} done")
+
+
+async def main() -> None:
+    interrupts = Interrupts()
+
+    async def tail(_: StreamEnd[int]) -> None:
+        await clean_up("tail", interrupts)
+
+    stream = guarded_stream(source(interrupts), where=bool, tail=tail)
+    try:
+        async with stream:
+            async for _ in stream:
+                if POINTS[:1] == ["body"]:
+                    del POINTS[0]
+                    await interrupts.wait()
+                    await anyio.sleep_forever()
+                if POINTS[:1] in (["close"], ["tail"]):
+                    break
+    finally:
+        say("left")
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    logging.getLogger("streamguard").setLevel(logging.CRITICAL)  # what is cut is told; not here
+    if BACKEND == "uvloop":
+        uvloop.run(main())
+    elif BACKEND == "asyncio":
+        asyncio.run(main())
+    else:
+        anyio.run(main, backend=BACKEND)

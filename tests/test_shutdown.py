@@ -1,0 +1,546 @@
+"""An event loop that ends while a stream is open: by its main task, by an error, by Ctrl-C."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+import uvloop
+
+from nothing_left import collect_until_quiet
+from recording import Fault, Recording, kind_of, only_asyncio
+from streamguard import CleanupError, EndReason, GuardedStream, guarded_chain, guarded_stream
+
+PATIENCE = 5
+"""Seconds until a loop that does not end is said to hang."""
+
+RUNNERS: dict[str, Callable[[Any], object]] = {
+    "asyncio": lambda main: asyncio.run(main()),
+    "uvloop": lambda main: uvloop.run(main()),
+    "anyio": lambda main: anyio.run(main),
+    "trio": trio.run,
+}
+ON_ASYNCIO = ("asyncio", "uvloop", "anyio")
+on_asyncio = pytest.mark.parametrize("runner", ON_ASYNCIO)
+on_all = pytest.mark.parametrize("runner", RUNNERS)
+POINTS = ("body", "source", "close", "tail")
+at_each_point = pytest.mark.parametrize("point", POINTS)
+
+
+def run_to_its_end(runner: str, main: Any) -> None:
+    """Run a loop in a thread, so that one that hangs fails the test and not the whole run."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            RUNNERS[runner](main)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "the loop does not end"
+    collect_until_quiet()
+    if failures:
+        raise failures[0]
+
+
+class Turn:
+    """A consumer that stays for ever at one point of its guarded block."""
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.log: list[str] = []
+        self.errors: tuple[BaseException, ...] = ()
+        self.reason: EndReason | None = None
+        self.there = anyio.Event()
+
+    async def stay_at(self, point: str) -> None:
+        if self.point == point:
+            self.there.set()
+            await anyio.sleep_forever()
+
+    async def source(self) -> AsyncIterator[int]:
+        try:
+            yield 1
+            await self.stay_at("source")
+            yield 2
+        finally:
+            await self.clean_up("close")
+
+    async def tail(self, _: object) -> None:
+        await self.clean_up("tail")
+
+    async def clean_up(self, name: str) -> None:
+        self.log.append(name)
+        await self.stay_at(name)
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        self.log.append(f"{name} done")
+
+    async def consume(self) -> None:
+        stream = guarded_stream(self.source(), tail=self.tail)
+        try:
+            async with stream:
+                async for _ in stream:
+                    await self.stay_at("body")
+                    if self.point != "source":
+                        break
+        except BaseException as error:
+            self.log.append(f"left: {kind_of(error)}")
+            raise
+        finally:
+            self.errors, self.reason = stream.end.cleanup_errors, stream.end.reason
+
+
+ALL_DONE = ["close", "close done", "tail", "tail done"]
+
+
+# -- the main task ends while another one is inside a guarded block
+
+
+async def end_with(turn: Turn) -> None:
+    """A main task that ends when the other one is where it stays."""
+    turn.there = anyio.Event()
+    task = asyncio.create_task(turn.consume())
+    await turn.there.wait()
+    assert not task.done()
+
+
+@on_asyncio  # on trio a main task cannot end before its children
+@pytest.mark.parametrize("point", ["body", "source"])
+def test_main_ends(point: str, runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop whose main task ends while another one is in the body, or waits for an item, closes the stream in full."""
+    turn = Turn(point)
+    run_to_its_end(runner, lambda: end_with(turn))
+    assert turn.log == [*ALL_DONE, "left: cancelled"]
+    assert turn.reason is EndReason.CANCELLED
+    assert turn.errors == ()
+    assert caplog.messages == []
+
+
+@on_asyncio
+def test_main_ends_in_the_close(runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that ends while a source is in its own `finally` cuts it there, as it cuts all; told, and the tail runs."""
+    turn = Turn("close")
+    run_to_its_end(runner, lambda: end_with(turn))
+    assert turn.log == ["close", "tail", "tail done", "left: cancelled"]
+    (error,) = turn.errors
+    assert isinstance(error, CleanupError)
+    (record,) = caplog.records
+    assert record.name == "streamguard"
+
+
+@on_asyncio
+def test_main_ends_in_the_tail(runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that ends while a tail waits cuts it there, as it cuts all; told, and the stream was closed before."""
+    turn = Turn("tail")
+    run_to_its_end(runner, lambda: end_with(turn))
+    assert turn.log == ["close", "close done", "tail", "left: cancelled"]
+    (error,) = turn.errors
+    assert isinstance(error, CleanupError)
+    (record,) = caplog.records
+    assert record.name == "streamguard"
+
+
+@only_asyncio
+@pytest.mark.anyio
+@pytest.mark.parametrize("order", [1, -1], ids=["older first", "newer first"])
+@pytest.mark.parametrize("point", ["body", "source"])
+async def test_all_tasks_are_cancelled(point: str, order: int) -> None:
+    """In whatever order the consumer and the owner are cancelled, the close is complete and no error is told.
+
+    A loop that ends cancels all of its tasks, in no order that is known.
+    """
+    turn = Turn(point)
+    mine = asyncio.current_task()
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(turn.consume(), name="0")
+    await turn.there.wait()
+    await anyio.wait_all_tasks_blocked()
+    others = sorted(asyncio.all_tasks() - before, key=lambda other: other is not task)
+    assert len(others) == 2
+    assert mine not in others
+    for other in others[::order]:
+        other.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert turn.log == [*ALL_DONE, "left: cancelled"]
+    assert turn.errors == ()
+
+
+@on_all
+@at_each_point
+def test_main_fails(point: str, runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A run that ends by an error while a child task is inside a guarded block waits until its stream is closed."""
+    turn = Turn(point if point in ("body", "source") else "")
+    held = point if point in ("close", "tail") else None
+
+    async def main() -> None:
+        turn.there = there = anyio.Event()
+        go_on = anyio.Event()
+
+        async def hold(name: str) -> None:
+            if name == held:
+                there.set()
+                await go_on.wait()
+            elif name == turn.point:
+                there.set()
+                await anyio.sleep_forever()
+
+        turn.stay_at = hold  # type: ignore[method-assign]
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn.consume)
+            await there.wait()
+            go_on.set()
+            raise Fault
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run_to_its_end(runner, main)
+    assert caught.group_contains(Fault)
+    assert turn.log[:4] == ALL_DONE
+    assert turn.errors == ()
+    assert caplog.messages == []
+
+
+@at_each_point
+def test_main_ends_with_a_system_task(point: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A trio run that ends while a system task is inside a guarded block ends; the source is closed, the tail called."""
+    turn = Turn(point)
+
+    async def consume() -> None:
+        try:
+            await turn.consume()
+        except CleanupError:
+            pass  # trio takes an error of a system task for one of its own
+
+    async def main() -> None:
+        turn.there = anyio.Event()
+        trio.lowlevel.spawn_system_task(consume)
+        await turn.there.wait()
+
+    run_to_its_end("trio", main)
+    assert [entry for entry in turn.log if entry in ("close", "tail")] == ["close", "tail"]
+    assert {record.name for record in caplog.records} <= {"streamguard"}
+
+
+# -- a guard that is entered, kept and never left
+
+kept: list[Any] = []
+
+
+async def read_in_vain(stream: Any) -> None:
+    """A read that is cut when the source waits."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cut, scope)
+            await anext(stream)
+
+
+async def _cut(scope: anyio.CancelScope) -> None:
+    await anyio.wait_all_tasks_blocked()
+    scope.cancel()
+
+
+class Kept:
+    """What a source of a kept guard is, and what happens to it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def numbers(self) -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await self.clean_up()
+
+    async def waits(self) -> AsyncIterator[int]:
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            await self.clean_up()
+
+    async def swallows(self) -> AsyncIterator[int]:
+        """Takes every cancellation at a `yield` for a reason to go on."""
+        try:
+            for number in range(100):
+                try:
+                    yield number
+                except anyio.get_cancelled_exc_class():
+                    pass
+        finally:
+            await self.clean_up()
+
+    async def times_out(self) -> AsyncIterator[int]:
+        try:
+            with anyio.move_on_after(0) as scope:
+                yield 1
+            assert scope.cancelled_caught
+            yield 2
+            yield 3
+        finally:
+            await self.clean_up()
+
+    async def fails(self) -> AsyncIterator[int]:
+        try:
+            yield 1
+            raise Fault
+        finally:
+            await self.clean_up()
+
+    def iterator(self) -> AsyncIterator[int]:
+        return Iterator(self)
+
+    async def clean_up(self) -> None:
+        self.log.append("close")
+        await anyio.lowlevel.checkpoint()
+        self.log.append("close done")
+
+
+class Iterator:
+    """Has no `athrow`: a cancellation cannot be thrown in where it stands."""
+
+    def __init__(self, story: Kept) -> None:
+        self._story = story
+
+    def __aiter__(self) -> "Iterator":
+        return self
+
+    async def __anext__(self) -> int:
+        return 1
+
+    async def aclose(self) -> None:
+        await self._story.clean_up()
+
+
+async def _nothing_more(_: Any) -> None:
+    pass
+
+
+async def _until_all_wait(_: Any) -> None:
+    await anyio.wait_all_tasks_blocked()
+
+
+async def _read_the_error(stream: Any) -> None:
+    with pytest.raises(Fault):
+        await anext(stream)
+
+
+STATES: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "at a yield": ("numbers", {}, _nothing_more),
+    "at a yield, prefetch": ("numbers", {"prefetch": 1}, _until_all_wait),
+    "in its await": ("waits", {}, read_in_vain),
+    "in its await, prefetch": ("waits", {"prefetch": 5}, _until_all_wait),
+    "an iterator": ("iterator", {}, _nothing_more),
+    "swallows a cancellation": ("swallows", {}, _nothing_more),
+    "timed out, unread": ("times_out", {}, _until_all_wait),
+    "failed, read": ("fails", {}, _read_the_error),
+    "failed, unread": ("fails", {"prefetch": 5}, _until_all_wait),
+}
+
+
+def _keep(runner: str, make: Callable[[Kept], Any], then: Any) -> Kept:
+    story = Kept()
+
+    async def main() -> None:
+        stream = await make(story).__aenter__()
+        kept.append(stream)
+        await anext(stream)
+        await then(stream)
+
+    try:
+        run_to_its_end(runner, main)
+    finally:
+        with pytest.warns(ResourceWarning, match="never left"):
+            kept.clear()
+            collect_until_quiet()
+    return story
+
+
+@on_asyncio
+@pytest.mark.parametrize("state", STATES)
+def test_kept_guard(state: str, runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that ends with a guard that was never left ends, and its source has closed in full."""
+    source, options, then = STATES[state]
+    story = _keep(runner, lambda story: guarded_stream(getattr(story, source)(), **options), then)
+    assert story.log == ["close", "close done"]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_kept_guard_on_trio(state: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A trio run that ends with a guard that was never left ends; the close is begun, and cut, as trio cuts all."""
+    source, options, then = STATES[state]
+    story = _keep("trio", lambda story: guarded_stream(getattr(story, source)(), **options), then)
+    assert story.log[:1] == ["close"]
+    assert caplog.messages == []
+
+
+@on_all
+def test_kept_chain(runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that ends with a chain that was never left ends; the running member is closed, no other one starts."""
+    story = _keep(runner, lambda story: guarded_chain(story.numbers(), story.numbers()), _nothing_more)
+    assert story.log[:1] == ["close"]
+    assert story.log.count("close") == 1
+    assert caplog.messages == []
+
+
+@on_all
+def test_kept_guard_that_nobody_read(runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that ends with a guard that was entered and never read ends, and has nothing to close."""
+    story = Kept()
+
+    async def main() -> None:
+        kept.append(await guarded_stream(story.numbers()).__aenter__())
+
+    try:
+        run_to_its_end(runner, main)
+    finally:
+        with pytest.warns(ResourceWarning, match="never left"):
+            kept.clear()
+            collect_until_quiet()
+    assert story.log == []
+    assert caplog.messages == []
+
+
+def test_kept_guard_of_a_loop_that_is_only_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """A guard in a loop that is stopped and closed by hand, as old programs do, does no harm when it is dropped.
+
+    Nothing can run any more, so that Python tells of the task that it destroys, as of any other.
+    """
+    story = Kept()
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        stream = await guarded_stream(story.numbers()).__aenter__()
+        kept.append(stream)
+        await anext(stream)
+
+    loop.run_until_complete(main())
+    loop.close()
+    with pytest.warns(ResourceWarning, match="never left"):
+        kept.clear()
+        collect_until_quiet()
+    assert story.log == []
+
+
+# -- Ctrl-C
+
+
+def interrupt(backend: str, *points: str) -> tuple[list[str], "subprocess.CompletedProcess[str]"]:
+    """Run a program that asks for a Ctrl-C at each point; what it said in between, and how it ended."""
+    program = Path(__file__).with_name("interrupted.py")
+    command = [sys.executable, "-W", "error", str(program), backend, *points]
+    said: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            if line.strip() == "ready":
+                process.send_signal(signal.SIGINT)
+            else:
+                said.append(line.strip())
+        errors = process.stderr.read()
+    return said, subprocess.CompletedProcess(command, process.returncode, "", errors)
+
+
+def ended_by_ctrl_c(process: "subprocess.CompletedProcess[str]") -> bool:
+    """Whether the shell sees a program that Ctrl-C has ended, and nothing else was said on the way."""
+    assert "never awaited" not in process.stderr
+    assert "was destroyed" not in process.stderr
+    assert "Timeout (" not in process.stderr, "it hangs"
+    assert process.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    return process.returncode == -signal.SIGINT
+
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send a Ctrl-C to one process")
+
+on_each_backend = pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
+THROWN_IN = {"body": "GeneratorExit", "source": "cancelled", "close": "GeneratorExit", "tail": "GeneratorExit"}
+
+
+@on_each_backend
+@at_each_point
+def test_ctrl_c(point: str, backend: str) -> None:
+    """Ctrl-C at any point: the close and the tail run to their ends, once, and then KeyboardInterrupt leaves."""
+    said, process = interrupt(backend, point)
+    assert said == [THROWN_IN[point], *ALL_DONE, "left"]
+    assert ended_by_ctrl_c(process)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("first", ["body", "source", "close"])
+def test_ctrl_c_again_in_the_close(first: str, backend: str) -> None:
+    """A second Ctrl-C, in the close, cuts it, as asyncio cuts all; the tail still runs to its end, once."""
+    said, process = interrupt(backend, first, "close")
+    assert said == [THROWN_IN[first], "close", "close cut: cancelled", "tail", "tail done", "left"]
+    assert ended_by_ctrl_c(process)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("first", POINTS)
+def test_ctrl_c_again_in_the_tail(first: str, backend: str) -> None:
+    """A second Ctrl-C, in the tail, cuts it, as asyncio cuts all; the close has run to its end."""
+    said, process = interrupt(backend, first, "tail")
+    assert said == [THROWN_IN[first], "close", "close done", "tail", "tail cut: cancelled", "left"]
+    assert ended_by_ctrl_c(process)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("body", "close"),
+        ("source", "close"),
+        ("close", "close"),
+        ("body", "tail"),
+        ("source", "tail"),
+        ("close", "tail"),
+        ("tail", "tail"),
+    ],
+    ids=" ".join,
+)
+def test_ctrl_c_again_on_trio(points: tuple[str, str]) -> None:
+    """On trio a second Ctrl-C does not cut what waits: the close and the tail run to their ends, once."""
+    said, process = interrupt("trio", *points)
+    assert said == [THROWN_IN[points[0]], *ALL_DONE, "left"]
+    assert ended_by_ctrl_c(process)
+
+
+def test_ctrl_c_in_a_source_that_never_waits() -> None:
+    """On trio Ctrl-C interrupts a source that spins: it is raised there, and close and tail run to their ends."""
+    said, process = interrupt("trio", "busy")
+    assert said == ["KeyboardInterrupt", *ALL_DONE, "left"]
+    assert ended_by_ctrl_c(process)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop"])
+def test_ctrl_c_twice_in_a_source_that_never_waits(backend: str) -> None:
+    """On asyncio the second Ctrl-C interrupts a source that spins: it is raised there, and the tail runs to its end.
+
+    The first one only cancels the main task, which has no turn; it is delivered in the source's cleanup.
+    """
+    said, process = interrupt(backend, "busy", "busy")
+    assert said[:2] == ["KeyboardInterrupt", "close"]
+    assert said[-3:] == ["tail", "tail done", "left"]
+    assert ended_by_ctrl_c(process)
+
+
+@on_each_backend
+def test_ctrl_c_in_a_source_whose_items_are_skipped(backend: str) -> None:
+    """Ctrl-C ends a source that yields without a wait and whose items are all skipped, with one close and one tail."""
+    said, process = interrupt(backend, "skipped")
+    assert said[0] in ("KeyboardInterrupt", "GeneratorExit")
+    assert said[1:] == [*ALL_DONE, "left"]
+    assert ended_by_ctrl_c(process)
