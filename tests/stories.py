@@ -199,7 +199,7 @@ class AgentsRun:
         self.story.log.append("model closed")
 
 
-class CancelledByUser(Exception):  # noqa: N818 - that is its name
+class CancelledByUser(Exception):
     """How a workflow says that it was told to stop."""
 
     __qualname__ = "WorkflowCancelledByUser"
