@@ -70,6 +70,12 @@ def agent_turn(session: nox.Session) -> None:
 
 
 @nox.session
+def memory(session: nox.Session) -> None:
+    session.install(".", "--group", "bench", "--group", "runners")
+    session.run("python", "tests/benchmarks/memory.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     session.install(".", "--group", "bench")
     session.run("python", "tests/benchmarks/bench.py", *session.posargs)

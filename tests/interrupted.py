@@ -1,7 +1,8 @@
-"""A program that a test ends by Ctrl-C: ``python interrupted.py BACKEND POINT [POINT]``.
+"""A program whose event loops a test ends by Ctrl-C: ``python interrupted.py BACKEND POINT[,POINT] ...``.
 
-It consumes one guarded stream, and says what happens to it. At each point it says ``ready`` once all tasks wait (or it
-spins). A body and a source wait for ever there, a cleanup and a tail until the interrupt has come.
+For each argument a loop consumes one guarded stream, and says what happens to it. At each point it says ``ready`` once
+all tasks wait (or it spins). A body and a source wait for ever there, a cleanup and a tail until the interrupt has come.
+What Ctrl-C raises from the last loop ends the program.
 """
 
 import asyncio
@@ -15,15 +16,19 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import trio
-import uvloop
 
-from recording import kind_of
 from streamguard import StreamEnd, guarded_stream
 
-BACKEND, *POINTS = sys.argv[1:]
+BACKEND, *RUNS = sys.argv[1:]
+POINTS: list[str] = []
+"""Where the loop that runs is still to be interrupted."""
 PATIENCE = 10
-"""Seconds until a program that hangs ends itself."""
+"""Seconds until a loop that hangs ends the program."""
+
+if BACKEND == "trio":  # each costs a moment
+    import trio
+elif BACKEND == "uvloop":
+    import uvloop
 
 
 def say(what: str) -> None:
@@ -69,17 +74,19 @@ async def source(interrupts: Interrupts) -> AsyncIterator[int]:
             await interrupts.wait()
             await anyio.sleep_forever()
         if POINTS[:1] == ["skipped"]:
+            del POINTS[0]
             say("ready")
             while True:
                 yield 0
         if POINTS[:1] == ["busy"]:
-            for _ in POINTS:
+            while POINTS:
+                del POINTS[0]
                 say("ready")
             while True:
                 pass
         yield 2
     except BaseException as error:
-        say(kind_of(error))
+        say(type(error).__name__)
         raise
     finally:
         await clean_up("close", interrupts)
@@ -94,7 +101,7 @@ async def clean_up(name: str, interrupts: Interrupts) -> None:
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
     except BaseException as error:
-        say(f"{name} cut: {kind_of(error)}")
+        say(f"{name} cut: {type(error).__name__}")
         raise
     say(f"{name} done")
 
@@ -109,7 +116,7 @@ async def main() -> None:
     try:
         async with stream:
             async for _ in stream:
-                if POINTS[:1] == ["body"]:
+                if POINTS[:1] in (["body"], ["end"]):
                     del POINTS[0]
                     await interrupts.wait()
                     await anyio.sleep_forever()
@@ -119,12 +126,26 @@ async def main() -> None:
         say("left")
 
 
-if __name__ == "__main__":
+def run(points: str) -> None:
+    """Run one loop to its end."""
+    say(f"run {points}")
+    POINTS[:] = points.split(",")
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    logging.getLogger("streamguard").setLevel(logging.CRITICAL)  # what is cut is told; not here
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the loops take over only that
     if BACKEND == "uvloop":
         uvloop.run(main())
     elif BACKEND == "asyncio":
         asyncio.run(main())
     else:
         anyio.run(main, backend=BACKEND)
+
+
+if __name__ == "__main__":
+    logging.getLogger("streamguard").setLevel(logging.CRITICAL)  # what is cut is told; not here
+    *all_but_last, last = RUNS
+    for points in all_but_last:
+        try:
+            run(points)
+        except KeyboardInterrupt:
+            say("KeyboardInterrupt")
+    run(last)

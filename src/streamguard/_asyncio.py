@@ -55,6 +55,7 @@ class Task:
 
     def finish(self) -> None:
         self.done = True
+        _alive.discard(self)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             _resolve(waiter)

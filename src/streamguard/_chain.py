@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from ._closing import close
 from ._end import EndReason, StreamEnd
-from ._leaving import close_stream, limit, run_tail
+from ._leaving import close_stream, limit, release, run_tail, without_frames
 from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
@@ -317,6 +317,8 @@ class GuardedChain(Guard, Generic[T]):
             outcome.leave_by(body)
             self._reason = self._reason or EndReason.LEFT
             await self._close_all((kind, body, trace), body, outcome.remembered, may_drain=True)
+            if self._options.release_agents:
+                self._ends = [release(end, outcome) for end in self._ends]
             self._end = self._describe(outcome)
             if self._options.tail is not None:
                 await run_tail(home, self._options, outcome, self._end)
@@ -334,7 +336,7 @@ class GuardedChain(Guard, Generic[T]):
     def _describe(self, outcome: Outcome) -> StreamEnd[T]:
         read = [end for end in self._ends if end.reason is not EndReason.UNSTARTED]
         given = [end for end in read if end.items]
-        return StreamEnd(
+        end = StreamEnd(
             reason=outcome.reason(self._reason),
             error=outcome.error or outcome.ended_by,
             cleanup_errors=outcome.others(),
@@ -342,7 +344,9 @@ class GuardedChain(Guard, Generic[T]):
             last=given[-1].last if given else None,
             source=read[-1].source if read else None,
             members=tuple(self._ends),
+            release=read[-1].release if read else None,
         )
+        return without_frames(end) if self._options.release_agents else end
 
     def __del__(self) -> None:
         if not getattr(self, "_left", True):
@@ -369,6 +373,7 @@ def guarded_chain(
     cleanup_timeout: float | None = 10.0,
     tail: Callable[[StreamEnd[T]], object] | None = None,
     prefetch: int = 0,
+    release_agents: bool = False,
 ) -> GuardedChain[T]:
     """Guard several streams that are read one after the other in one loop, with one tail.
 
@@ -386,6 +391,8 @@ def guarded_chain(
         cleanup_timeout: Seconds for the close of each member, and again for the tail.
         tail: Called with the chain's `StreamEnd`, once, after everything is closed.
         prefetch: Items that a member may run ahead of the reader.
+        release_agents: Whether every member's run lets go of its agents, last before the tail, as
+            `streamguard.release_agents` does; the reports are in the members' `StreamEnd.release`.
 
     Raises:
         TypeError: If a member is no source, or an option is of the wrong type.
@@ -405,5 +412,5 @@ def guarded_chain(
     """
     if cancel is not None and not callable(cancel):
         raise TypeError(f"cancel={cancel!r} is not callable; give a function, or None")
-    options = Options(until, where, None, on_early_exit, cleanup_timeout, tail, prefetch)
+    options = Options(until, where, None, on_early_exit, cleanup_timeout, tail, prefetch, release_agents)
     return GuardedChain(members, options, cancel)

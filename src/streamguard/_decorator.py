@@ -33,6 +33,7 @@ def guarded(
     on_early_exit: Literal["close", "drain"] = "close",
     cleanup_timeout: float | None = 10.0,
     prefetch: int = 0,
+    release_agents: bool = False,
 ) -> Guarding: ...
 
 
@@ -46,6 +47,7 @@ def guarded(
     cleanup_timeout: float | None = 10.0,
     tail: Callable[[StreamEnd[T]], object] | None = None,
     prefetch: int = 0,
+    release_agents: bool = False,
 ) -> Callable[[Callable[P, AsyncIterator[T]]], Callable[P, GuardedStream[T]]]: ...
 
 

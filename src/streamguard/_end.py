@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ._release import ReleaseReport
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -46,3 +48,5 @@ class StreamEnd(Generic[T_co]):
     """The opened source: for a callable or an awaitable, what it made; for a chain, that of the member read last."""
     members: tuple[StreamEnd[T_co], ...] = ()
     """How each member of a chain ended, in order; empty for a single stream."""
+    release: ReleaseReport | None = None
+    """With ``release_agents=True``: what the run let go of. The errors are then copies without traceback."""

@@ -35,6 +35,17 @@ def consists_of(error: BaseException | None, kind: type[BaseException]) -> bool:
     return error is not None and without(error, kind) is None
 
 
+def without_traceback(error: BaseException) -> BaseException:
+    """A copy of an error that holds no frames; those of an agent run hold its agents."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.derive([without_traceback(member) for member in error.exceptions])
+    # Not by the constructor, which may take other arguments than those it keeps.
+    copied = type(error).__new__(type(error), *error.args)
+    copied.args = error.args
+    vars(copied).update(vars(error))
+    return copied
+
+
 def report(secondary: BaseException, primary: BaseException | None) -> None:
     """Keep an error that cannot leave the block: a note on the one that does, and a log record."""
     text = "".join(traceback.format_exception_only(secondary)).strip()

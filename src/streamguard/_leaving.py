@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from . import _closing
 from ._end import StreamEnd
+from ._errors import without_traceback
 from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
+from ._release import release_with
 from ._sources import Details
 from ._task import Limit
 
@@ -47,6 +50,25 @@ def describe_end(owner: Owner[T], outcome: Outcome) -> StreamEnd[T]:
         items=owner.items,
         last=owner.last,
         source=owner.source.opened,
+    )
+
+
+def release(end: StreamEnd[T], outcome: Outcome) -> StreamEnd[T]:
+    """Let the run go of its agents; the record holds none any more."""
+    try:
+        report, last = release_with(end.source, end.last)
+    except Exception as error:
+        outcome.errors.append(error)
+        return end
+    return without_frames(replace(end, release=report, last=last))
+
+
+def without_frames(end: StreamEnd[T]) -> StreamEnd[T]:
+    """The same record with copies of the errors: the frames in their tracebacks hold agents."""
+    return replace(
+        end,
+        error=None if end.error is None else without_traceback(end.error),
+        cleanup_errors=tuple(without_traceback(error) for error in end.cleanup_errors),
     )
 
 

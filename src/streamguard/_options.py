@@ -25,6 +25,7 @@ class Options(Generic[T]):
     cleanup_timeout: float | None = 10.0
     tail: Callable[[StreamEnd[T]], object] | None = None
     prefetch: int = 0
+    release_agents: bool = False
 
     def __post_init__(self) -> None:
         for name in ("until", "where", "cancel", "tail"):
@@ -41,6 +42,8 @@ class Options(Generic[T]):
             raise ValueError(f'on_early_exit={self.on_early_exit!r}; use "close" or "drain"')
         _check_seconds(self.cleanup_timeout)
         _check_count(self.prefetch)
+        if not isinstance(self.release_agents, bool):
+            raise TypeError(f"release_agents={self.release_agents!r}; give True or False")
 
 
 def _check_seconds(seconds: object) -> None:

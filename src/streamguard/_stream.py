@@ -10,12 +10,13 @@ import asyncio
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from ._closing import close
 from ._end import StreamEnd
-from ._leaving import close_stream, describe_end, limit, run_tail
+from ._leaving import close_stream, describe_end, limit, release, run_tail, without_frames
 from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
@@ -119,10 +120,16 @@ class GuardedStream(Guard, Generic[T]):
         assert owner is not None
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
-            self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))
+            end = await close_stream(owner, self._options, outcome, (kind, body, trace))
+            if self._options.release_agents:
+                end = release(end, outcome)
+            self._end = end
             if self._options.tail is not None:
-                await run_tail(owner, self._options, outcome, self._end)
-                self._end = describe_end(owner, outcome)
+                await run_tail(owner, self._options, outcome, end)
+                self._end = replace(describe_end(owner, outcome), last=end.last, release=end.release)
+                if self._options.release_agents:
+                    self._end = without_frames(self._end)
+            owner.last = None
             self._left = True
             outcome.report()
             leaving = outcome.error
@@ -160,6 +167,7 @@ def guarded_stream(
     cleanup_timeout: float | None = 10.0,
     tail: Callable[[StreamEnd[T]], object] | None = None,
     prefetch: int = 0,
+    release_agents: bool = False,
 ) -> GuardedStream[T]:
     """Guard a stream: when the ``async with`` block is left, by any way out, nothing of the stream is left.
 
@@ -179,6 +187,8 @@ def guarded_stream(
             what needs no waiting. The longest stay at the exit is the sum, plus 0.25 s for each that is cut.
         tail: Called with the `StreamEnd`, and awaited if awaitable, once, after everything is closed, on every way out.
         prefetch: Items that the source may run ahead of the reader, once the first was read.
+        release_agents: Whether the run lets go of its agents, last before the tail, as `streamguard.release_agents`
+            does; the report is in `StreamEnd.release`.
 
     Raises:
         TypeError: If this is no source (the message says what to do), or an option is of the wrong type.
@@ -201,7 +211,7 @@ def guarded_stream(
         closed
         'a'
     """
-    options = Options(until, where, cancel, on_early_exit, cleanup_timeout, tail, prefetch)
+    options = Options(until, where, cancel, on_early_exit, cleanup_timeout, tail, prefetch, release_agents)
     return GuardedStream(source, options)
 
 

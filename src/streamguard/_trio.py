@@ -180,3 +180,15 @@ class Owner(_owner.Owner[T]):
     def nudge_from_anywhere(self) -> None:
         with contextlib.suppress(trio.RunFinishedError):  # nothing can run there any more
             self._token.run_sync_soon(nudge, self)
+
+
+def _protect_exits() -> None:
+    """Have Ctrl-C wait, while a block is left, until the exit itself waits: elsewhere it would cut the close."""
+    from ._chain import GuardedChain
+    from ._stream import GuardedStream
+
+    for guard in (GuardedStream, GuardedChain):
+        trio.lowlevel.enable_ki_protection(guard.__aexit__)
+
+
+_protect_exits()

@@ -40,7 +40,9 @@ class Server:
         try:
             while await _request(reader):
                 self.requests += 1
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+                )
                 for event in self._first:
                     writer.write(_chunk(event))
                 if await self._is_hung_up(reader):
