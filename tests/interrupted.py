@@ -39,31 +39,33 @@ class Interrupts:
     """Lets the tasks know that an interrupt came, whatever the event loop makes of it."""
 
     def __init__(self) -> None:
+        self.number = 0
+        """How many came."""
         self._came = anyio.Event()
         self._of_the_loop: Any = signal.getsignal(signal.SIGINT)
         self._watchers: list[object] = []
         if BACKEND == "trio":
             self._call_soon: Callable[..., object] = trio.lowlevel.current_trio_token().run_sync_soon
-            self._start: Callable[..., object] = trio.lowlevel.spawn_system_task  # which no interrupt hits
+            self._start: Callable[..., object] = trio.lowlevel.spawn_system_task
         else:
             self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
             self._start = lambda function: asyncio.create_task(function())
         signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:
+        self.number += 1
         self._call_soon(self._came.set)
         self._of_the_loop(number, frame)
 
     async def wait(self) -> None:
         """Wait for the next one."""
         self._came = came = anyio.Event()
-        self._watchers.append(self._start(_say_ready))
+        self._watchers.append(self._start(self._say_ready))
         await came.wait()
 
-
-async def _say_ready() -> None:
-    await anyio.wait_all_tasks_blocked()
-    say("ready")
+    async def _say_ready(self) -> None:
+        await anyio.wait_all_tasks_blocked()
+        self._call_soon(say, "ready")  # the interrupt is not to hit this task
 
 
 async def source(interrupts: Interrupts) -> AsyncIterator[int]:
@@ -81,7 +83,10 @@ async def source(interrupts: Interrupts) -> AsyncIterator[int]:
         if POINTS[:1] == ["busy"]:
             while POINTS:
                 del POINTS[0]
+                before = interrupts.number
                 say("ready")
+                while interrupts.number == before:
+                    pass
             while True:
                 pass
         yield 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamguard._agent_ref import AgentRef
+from streamguard import AgentRef
 
 
 @dataclass  # so it is not hashable, like real ones

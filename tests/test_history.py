@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nothing_left import collect_until_quiet
-from streamguard._history import ResultHistory
-from streamguard._release import ReleaseReport, release_agents
+from streamguard import ResultHistory
+from streamguard import ReleaseReport, release_agents
 
 
 class Agent:

@@ -16,7 +16,7 @@ import pytest
 import wrapt
 
 from nothing_left import collect_until_quiet
-from streamguard._agent_ref import AgentRef
+from streamguard import AgentRef
 from streamguard._release import ReleaseReport, release_agents, release_with
 
 

@@ -56,6 +56,7 @@ class Task:
     def finish(self) -> None:
         self.done = True
         _alive.discard(self)
+        self._lost = _nothing  # the loop holds us for one more turn; not the owner, and with it the source
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             _resolve(waiter)
@@ -115,6 +116,10 @@ class Task:
     def _task(self) -> asyncio.Task[Any]:
         # An eager task takes its first step before anybody knows it.
         return self.asyncio_task or cast("asyncio.Task[Any]", asyncio.current_task())
+
+
+def _nothing() -> None:
+    pass
 
 
 def _resolve(future: asyncio.Future[None] | None) -> None:

@@ -18,7 +18,7 @@ from agents import Agent, Runner, RunResultStreaming, function_tool, set_tracing
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from streamguard import guarded_stream
-from streamguard._history import ResultHistory
+from streamguard import ResultHistory
 
 TURNS = 1_000
 MANY_TURNS = 10_000

@@ -115,14 +115,16 @@ def break_wire_at_the_end(turn: Turn) -> None:
 
 @pytest.mark.parametrize("turn", ["llm_agent"], indirect=True)
 async def test_cleanup_error(turn: Turn) -> None:
-    """ADK hangs for ever when a model's cleanup raises; the guard ends it at its deadline."""
+    """ADK hangs for ever when a model's cleanup raises; the guard ends it at its deadline and says where it hangs."""
     break_wire_at_the_end(turn)
 
     def guarded_shortly(turn: Turn) -> GuardedStream[Event]:
         return guarded_stream(turn.open_source(), cleanup_timeout=0.05)
 
     leaving = await leave_at_final_response(turn, guarded_shortly)
-    assert isinstance(leaving.task.exception(), CleanupTimeoutError)
+    error = leaving.task.exception()
+    assert isinstance(error, CleanupTimeoutError)
+    assert "_cleanup_root_task" in str(error)
     assert leaving.left == []
 
 

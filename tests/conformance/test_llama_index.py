@@ -1,4 +1,4 @@
-"""Workflow runs of llama-index: handles that are awaited, stopped by a coroutine, and say how they ended by an event."""
+"""Workflow runs of llama-index: handles that a coroutine stops, and whose last event says how they ended."""
 
 import asyncio
 from collections.abc import AsyncIterator

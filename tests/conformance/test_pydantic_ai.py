@@ -11,7 +11,6 @@ from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 from ways_out import (
     FROM_THE_BODY,
-    FROM_THE_CLOSE,
     FROM_THE_SOURCE,
     WAYS,
     Leaving,

@@ -26,10 +26,8 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from anyio import wait_all_tasks_blocked
 
 from nothing_left import collect_until_quiet
-from streamguard import guarded_stream
-from streamguard._agent_ref import AgentRef
-from streamguard._history import ResultHistory
-from streamguard._release import ReleaseReport, release_agents, release_with
+from streamguard import AgentRef, ReleaseReport, ResultHistory, guarded_chain, guarded_stream, release_agents
+from streamguard._release import release_with
 
 pytestmark = pytest.mark.anyio
 set_tracing_disabled(True)
@@ -533,3 +531,74 @@ async def test_history() -> None:
     assert len(history) == 10
     assert {entry.report.names for entry in history} == {("planner", "writer")}
     assert {entry.result.final_output for entry in history} == {"The end."}
+
+
+# -- the option of guard and chain
+
+
+@pytest.mark.parametrize("at", ["agent_updated_stream_event", "message_output_created", "raw_response_event", "never"])
+async def test_option_of_the_guard(at: str) -> None:
+    """With `release_agents=True` neither the run, nor the guard, nor its record pins an agent; the names are there."""
+    crew = Crew()
+    seen = crew.seen
+    tails = []
+    run = Runner.run_streamed(crew.planner, "Write.")
+    async with guarded_stream(run, release_agents=True, tail=tails.append) as stream:
+        async for event in stream:
+            if getattr(event, "name", event.type) == at:
+                break
+    kind = type(event)
+    del crew, event
+    assert alive(seen) == 0
+    assert stream.end.release is not None
+    assert stream.end.release.known
+    assert stream.end.release.held == ()
+    assert "planner" in stream.end.release.names
+    assert type(stream.end.last) is kind
+    assert [end.release for end in tails] == [stream.end.release]
+    assert run.to_input_list()
+
+
+async def test_option_is_off_by_default() -> None:
+    """Without the option nothing is released, and the record says so."""
+    crew = Crew()
+    async with guarded_stream(Runner.run_streamed(crew.planner, "Write.")) as stream:
+        async for _ in stream:
+            pass
+    assert stream.end.release is None
+    assert stream.end.source.last_agent is crew.writer
+
+
+async def test_option_with_an_error_in_the_body() -> None:
+    """The error that leaves the block is untouched; the one in the record is a copy without frames."""
+    crew = Crew()
+    with pytest.raises(LookupError) as caught:
+        async with guarded_stream(Runner.run_streamed(crew.planner, "Write."), release_agents=True) as stream:
+            async for _ in stream:
+                raise LookupError("in the body")
+    assert caught.value.__traceback__ is not None
+    assert stream.end.error is not caught.value
+    assert type(stream.end.error) is LookupError
+    assert stream.end.error.args == ("in the body",)
+    assert stream.end.error.__traceback__ is None
+
+
+async def test_option_of_the_chain() -> None:
+    """A chain releases every member's run, but only when all is closed: a callable still sees the agents before it."""
+    crew, other = Crew(), Crew()
+    seen = crew.seen + other.seen
+    seen_by_callable = []
+
+    def second(end: Any) -> RunResultStreaming:
+        seen_by_callable.append(end.source.last_agent.name)
+        return Runner.run_streamed(other.planner, end.source.final_output)
+
+    async with guarded_chain(Runner.run_streamed(crew.planner, "Write."), second, release_agents=True) as chain:
+        async for _ in chain:
+            pass
+    assert seen_by_callable == ["writer"]
+    del crew, other, second, _
+    assert alive(seen) == 0
+    assert [end.release.names for end in chain.end.members] == [("planner", "writer")] * 2
+    assert chain.end.release == chain.end.members[1].release
+    assert chain.end.source.final_output == "The end."
