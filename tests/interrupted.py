@@ -1,7 +1,7 @@
 """A program whose event loops a test ends by Ctrl-C: ``python interrupted.py BACKEND POINT[,POINT] ...``.
 
 For each argument a loop consumes one guarded stream, and says what happens to it. At each point it says ``ready`` once
-all tasks wait (or it spins). A body and a source wait for ever there, a cleanup and a tail until the interrupt has come.
+all tasks wait (or it spins). A body and a source wait for ever there, a cleanup and a tail until the interrupt came.
 What Ctrl-C raises from the last loop ends the program.
 """
 

@@ -133,7 +133,7 @@ def test_main_ends(point: str, runner: str, caplog: pytest.LogCaptureFixture) ->
 
 @on_asyncio
 def test_main_ends_in_the_close(runner: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A loop that ends while a source is in its own `finally` cuts it there, as it cuts all; told, and the tail runs."""
+    """A loop that ends while a source is in its own `finally` cuts it, as it cuts all; told, and the tail runs."""
     turn = Turn("close")
     run_to_its_end(runner, lambda: end_with(turn))
     assert turn.log == ["close", "tail", "tail done", "left: cancelled"]
@@ -217,7 +217,7 @@ def test_main_fails(point: str, runner: str, caplog: pytest.LogCaptureFixture) -
 
 @at_each_point
 def test_main_ends_with_a_system_task(point: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A trio run that ends while a system task is inside a guarded block ends; the source is closed, the tail called."""
+    """A trio run that ends while a system task is in a guarded block ends; the source is closed, the tail called."""
     turn = Turn(point)
 
     async def consume() -> None:

@@ -52,7 +52,7 @@ class Aclosing(Generic[T]):
     __slots__ = ("thing",)
 
     def __init__(self, thing: T) -> None:
-        self.thing = thing
+        self.thing: T = thing
 
     async def __aenter__(self) -> T:
         return self.thing

@@ -587,11 +587,12 @@ async def test_option_of_the_chain() -> None:
     """A chain releases every member's run, but only when all is closed: a callable still sees the agents before it."""
     crew, other = Crew(), Crew()
     seen = crew.seen + other.seen
+    planners = [other.planner]
     seen_by_callable = []
 
     def second(end: Any) -> RunResultStreaming:
         seen_by_callable.append(end.source.last_agent.name)
-        return Runner.run_streamed(other.planner, end.source.final_output)
+        return Runner.run_streamed(planners.pop(), end.source.final_output)
 
     async with guarded_chain(Runner.run_streamed(crew.planner, "Write."), second, release_agents=True) as chain:
         async for _ in chain:
