@@ -29,16 +29,19 @@ class Task:
 
     __slots__ = ("_edges", "_loop", "_lost", "_waiters", "asyncio_task", "cut", "done")
 
-    def __init__(self, lost: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.done = False
         self.cut = False
-        self._lost = lost
+        self._lost: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self.asyncio_task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._edges = 0
 
-    def start(self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str) -> None:
+    def start(
+        self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str, lost: Callable[[], None]
+    ) -> None:
+        self._lost = lost
         coroutine = cast("Coroutine[Any, Any, None]", main())
         # Not create_task(context=..., name=...): other people's task factories may not take them.
         self.asyncio_task = task = context.run(self._loop.create_task, coroutine)
@@ -142,8 +145,8 @@ class Owner(_owner.Owner[T]):
         self._wake: asyncio.Future[None] | None = None
         super().__init__(source, options)
 
-    def make_task(self, lost: Callable[[], None]) -> Task:
-        return Task(lost)
+    def make_task(self) -> Task:
+        return Task()
 
     def park(self) -> Awaitable[None]:
         self._wake = future = self._loop.create_future()

@@ -84,7 +84,7 @@ class GuardedChain(Guard, Generic[T]):
         """Never started, only waited for and finished."""
         self._end: StreamEnd[T] | None = None
         frame = sys._getframe(depth)
-        self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._place = (frame.f_code.co_filename, frame.f_lineno)
 
     def __repr__(self) -> str:
         state = "closed" if self._end else f"at member {self.current}" if self._home else "not entered"
@@ -156,6 +156,8 @@ class GuardedChain(Guard, Generic[T]):
                     await self._finish(owner)
         finally:
             self._reading = False
+            del self  # an error of a member holds this frame
+            owner = None
 
     async def _advance(self) -> Owner[T]:
         """Close the current member and start the next one."""
@@ -221,6 +223,7 @@ class GuardedChain(Guard, Generic[T]):
             self._owner = None
             self._ends.append(end)
             total.take_over(outcome)
+            owner.cleanup_errors.clear()  # their tracebacks hold the owner
         return end.cleanup_errors
 
     def _cancel_once(self) -> object:
@@ -302,7 +305,7 @@ class GuardedChain(Guard, Generic[T]):
             raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
         self._home = home = make_owner(Source(_nothing), self._options)
         home.name = "the chain"
-        self._all_closed = home.make_task(lambda: None)
+        self._all_closed = home.make_task()
         self._outcome = Outcome(None, home.cleanup_errors, home.cancelled)
         return self
 
@@ -332,6 +335,7 @@ class GuardedChain(Guard, Generic[T]):
             # Errors hold this frame by their tracebacks: without this, cycles.
             outcome.forget()
             leaving = body = trace = None
+            del self, home, outcome
 
     def _describe(self, outcome: Outcome) -> StreamEnd[T]:
         read = [end for end in self._ends if end.reason is not EndReason.UNSTARTED]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ._end import EndReason
 from ._errors import consists_of
@@ -117,22 +117,36 @@ async def call(
         owner.cleanup_errors.append(error)
 
 
-def _start_call(owner: Owner[T], awaitable: Awaitable[object], what: str) -> Task:
-    async def main() -> None:
-        try:
-            await awaitable
-        except BaseException as error:
-            if not (task.cut and consists_of(error, owner.cancelled)):
-                owner.add_cleanup_error(error, what)
-        finally:
-            task.finish()
-
-    def start() -> None:
-        task.start(owner.foreign(main), contextvars.copy_context(), f"streamguard: {what}")
-
-    task = owner.make_task(start)
-    start()
+def _start_call(owner: Owner[Any], awaitable: Awaitable[object], what: str) -> Task:
+    task = owner.make_task()
+    _Call(owner, awaitable, what, task).start()
     return task
+
+
+class _Call:
+    """An awaitable that runs in a task of its own."""
+
+    # Not closures: one that starts itself again holds itself.
+    __slots__ = ("_awaitable", "_owner", "_task", "_what")
+
+    def __init__(self, owner: Owner[Any], awaitable: Awaitable[object], what: str, task: Task) -> None:
+        self._owner = owner
+        self._awaitable = awaitable
+        self._what = what
+        self._task = task
+
+    def start(self) -> None:
+        main = self._owner.foreign(self._main)
+        self._task.start(main, contextvars.copy_context(), f"streamguard: {self._what}", self.start)
+
+    async def _main(self) -> None:
+        try:
+            await self._awaitable
+        except BaseException as error:
+            if not (self._task.cut and consists_of(error, self._owner.cancelled)):
+                self._owner.add_cleanup_error(error, self._what)
+        finally:
+            self._task.finish()
 
 
 def nudge(owner: Owner[T]) -> None:

@@ -25,6 +25,7 @@ class _Starting:
 
 
 STARTING = _Starting()
+_NOTHING_AHEAD: deque[Any] = deque(maxlen=0)
 
 
 class Handoff(Generic[T]):
@@ -69,7 +70,7 @@ class Handoff(Generic[T]):
         """The source's error that stood behind items which nobody read."""
         self._prefetch = prefetch
         self._slot: T = EMPTY
-        self._ahead: deque[T] = deque()
+        self._ahead: deque[T] = deque() if prefetch else _NOTHING_AHEAD
         self._failure: BaseException | None = None
         self._given_failure: BaseException | None = None
 

@@ -15,8 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias, cast
 
 from ._generators import AnyGenerator
@@ -36,11 +35,12 @@ _last_collection = 0.0
 class Members:
     """The generators that were first iterated in the context of one owner."""
 
-    __slots__ = ("_keeps_all", "_started", "_thread", "closing", "dropped", "left_to_others")
+    __slots__ = ("_keeps_all", "_layer", "_started", "_thread", "closing", "dropped", "left_to_others")
 
     def __init__(self, *, keeps_all: bool) -> None:
         self._keeps_all = keeps_all
         self._thread: int | None = None
+        self._layer: _Layer
         self._started: dict[int, weakref.ref[AnyGenerator]] = {}
         self.closing = False
         """Whether what is dropped from now on is closed by the owner."""
@@ -49,21 +49,20 @@ class Members:
         self.left_to_others: list[AnyGenerator] = []
         """What the event loop's finaliser closes, or another task of ours."""
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Note what is started and dropped, in the current context and thread."""
+    def start(self) -> None:
+        """Note what is started and dropped from now on, in the current context and thread."""
         self._thread = threading.get_ident()
         _started_for.set(self)
-        layer = _install()
-        try:
-            yield
-        finally:
-            self._thread = None
-            for key in self._started:
-                if _members_of.get(key) is self:
-                    del _members_of[key]
-            self._started.clear()
-            _uninstall(layer)
+        self._layer = _install()
+
+    def stop(self) -> None:
+        """Note nothing any more."""
+        self._thread = None
+        for key in self._started:
+            if _members_of.get(key) is self:
+                del _members_of[key]
+        self._started.clear()
+        _uninstall(self._layer)
 
     def note(self, generator: AnyGenerator) -> None:
         """Take a generator in at its first iteration."""
@@ -83,6 +82,10 @@ class Members:
         self.left_to_others = [g for g in self.left_to_others if g.ag_frame is not None]
         self.left_to_others.append(generator)
         return False
+
+    def others_are_done(self) -> bool:
+        """Whether what others close is closed."""
+        return all(generator.ag_frame is None for generator in self.left_to_others)
 
     def suspended(self) -> bool:
         """Whether any generator is still suspended."""

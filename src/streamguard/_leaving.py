@@ -17,7 +17,7 @@ from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
 from ._release import release_with
-from ._sources import Details
+from ._sources import NO_DETAILS, Details
 from ._task import Limit
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ async def close_stream(
     if options.cancel is not None and not owner.exhausted:
         await call(owner, options, outcome, options.cancel, (), f"the cancel of {owner.name}")
     await _closing.close(owner, details, limit(owner, options), outcome.remembered)
+    owner.details = NO_DETAILS  # a traceback holds the owner
     outcome.unread = owner.take_failure()
     outcome.ended_by = outcome.unread or owner.take_given_failure()
     if owner.overtaken is not None:

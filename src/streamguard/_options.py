@@ -28,22 +28,25 @@ class Options(Generic[T]):
     release_agents: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("until", "where", "cancel", "tail"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise TypeError(f"{name}={value!r} is not callable; give a function, or None")
-        for name in ("until", "where"):
-            value = getattr(self, name)
-            if inspect.iscoroutinefunction(value):
-                raise TypeError(
-                    f"{name}: {describe(value)} is async; it is asked for every item, make it a plain function"
-                )
+        _check_function("until", self.until, plain=True)
+        _check_function("where", self.where, plain=True)
+        _check_function("cancel", self.cancel)
+        _check_function("tail", self.tail)
         if self.on_early_exit not in ("close", "drain"):
             raise ValueError(f'on_early_exit={self.on_early_exit!r}; use "close" or "drain"')
         _check_seconds(self.cleanup_timeout)
         _check_count(self.prefetch)
         if not isinstance(self.release_agents, bool):
             raise TypeError(f"release_agents={self.release_agents!r}; give True or False")
+
+
+def _check_function(name: str, function: object, *, plain: bool = False) -> None:
+    if function is None:
+        return
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} is not callable; give a function, or None")
+    if plain and inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name}: {describe(function)} is async; it is asked for every item, make it a plain function")
 
 
 def _check_seconds(seconds: object) -> None:

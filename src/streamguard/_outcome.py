@@ -47,6 +47,8 @@ class Outcome:
     @property
     def error(self) -> BaseException | None:
         """The error that leaves the block."""
+        if not (self.remembered or self.errors):
+            return self.body or self.unread
         for error in (*self.remembered, *self.errors):
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 return error
@@ -56,6 +58,8 @@ class Outcome:
 
     def others(self) -> tuple[BaseException, ...]:
         """What went wrong in the cleanup, and what the error that leaves took the place of."""
+        if not (self.errors or self.overtaken or self.remembered or self.unread):
+            return ()
         leaving = self.error
         body = None if isinstance(leaving, KeyboardInterrupt | SystemExit) else self.body  # it is in their context
         displaced = (e for e in (body, self.unread, *self.overtaken) if e is not None and e is not leaving)

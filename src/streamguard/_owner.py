@@ -87,15 +87,15 @@ class Owner(Handoff[T]):
         self._held: BaseException | None = None
         self.members = Members(keeps_all=self.closes_dropped)
         """The generators that were started for the source."""
-        self.task: Task = self.make_task(self._lost)
+        self.task: Task = self.make_task()
 
     # -- what a backend brings
 
     closes_dropped: bool
     """Whether the owner closes generators that are dropped while the source runs (else the event loop does)."""
 
-    def make_task(self, lost: Callable[[], None]) -> Task:
-        """A task, not started; ``lost`` is called if it was cancelled before its first step."""
+    def make_task(self) -> Task:
+        """A task that is not started."""
         raise NotImplementedError
 
     def foreign(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -145,7 +145,7 @@ class Owner(Handoff[T]):
     def spawn(self) -> None:
         """Start the task; it closes the source at once if that was asked for."""
         self.state = State.SPAWNED
-        self.task.start(self._main, self._context, f"streamguard: {self.name}")
+        self.task.start(self._main, self._context, f"streamguard: {self.name}", self._lost)
 
     def _lost(self) -> None:
         """The task was cancelled before its first step, so that nothing of it ran."""
@@ -157,22 +157,23 @@ class Owner(Handoff[T]):
 
     async def _main(self) -> None:
         self.state = State.RUNNING
+        self.members.start()
         try:
-            with self.members.watch():
-                if self.closing:
-                    self.source.give_up()
-                else:
-                    await self._serve()
-                self.state = State.CLOSING
-                self.members.closing = True
-                self.task.forget()
-                await self._close_source()
-                await self._close_dropped()
+            if self.closing:
+                self.source.give_up()
+            else:
+                await self._serve()
+            self.state = State.CLOSING
+            self.members.closing = True
+            self.task.forget()
+            await self._close_source()
+            await self._close_dropped()
         except GeneratorExit as error:
             self.offer_failure(error)
         except BaseException as error:  # nothing may escape: trio would end the whole run
             self.add_cleanup_error(error, self.name)
         finally:
+            self.members.stop()
             self.state = State.DONE
             self.end_of_task()
             self.task.finish()
@@ -180,7 +181,8 @@ class Owner(Handoff[T]):
     async def _serve(self) -> None:
         """Open the source and hand out its items, up to its end or the close."""
         try:
-            await self.foreign(self.source.open)()
+            if not self.source.open_at_once():
+                await self.foreign(self.source.open)()
             step = self.foreign(self.source.step)
         except BaseException as error:
             return await self._fail_and_linger(error)
@@ -326,7 +328,7 @@ class Owner(Handoff[T]):
         """Close, or see closed, all that the source dropped."""
         members = self.members
         pause = 0.0
-        while not self.task.cut and any(generator.ag_frame is not None for generator in members.left_to_others):
+        while members.left_to_others and not (self.task.cut or members.others_are_done()):
             await anyio.sleep(pause)
             pause = min(pause + 0.001, 0.01)
         if members.suspended():
@@ -342,18 +344,18 @@ class Owner(Handoff[T]):
             await self._run_closer(self.source.closer_of(dropped.popleft()))
 
     async def _run_closer(self, closer: Callable[[Details], object]) -> None:
-        async def close() -> None:
-            result = closer(self.details)
-            if inspect.isawaitable(result):
-                await result
-
         try:
-            await self.foreign(close)()
+            await self.foreign(self._call_closer)(closer)
         except SeveralError as several:
             for error in several.errors:
                 self._note_cleanup_error(error, asked=self.asked)
         except BaseException as error:
             self._note_cleanup_error(error, asked=self.asked)
+
+    async def _call_closer(self, closer: Callable[[Details], object]) -> None:
+        result = closer(self.details)
+        if inspect.isawaitable(result):
+            await result
 
     def _note_cleanup_error(self, error: BaseException, *, asked: bool) -> None:
         """Keep what a close raised, less what closing is bound to raise."""

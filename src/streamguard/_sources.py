@@ -16,7 +16,7 @@ from collections.abc import (
     Callable,
 )
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from types import AsyncGeneratorType, TracebackType
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from ._generators import AnyGenerator, close_generator, close_unstarted
@@ -72,6 +72,8 @@ def has(thing: object, dunder: str) -> bool:
 
 def kind_of(thing: object, *arguments: object) -> Kind:
     """The shape of a source, or a TypeError that names it and the fix; a callable has to take the arguments."""
+    if type(thing) is AsyncGeneratorType:
+        return Kind.ITERATOR  # what comes most often
     if isinstance(thing, Guard):
         return Kind.GUARD
     if not isinstance(thing, type) and callable(getattr(thing, "stream_events", None)):
@@ -153,6 +155,13 @@ class Source:
         self.closers: list[Callable[[Details], object]] = []
         """What closes it, last one first."""
 
+    def open_at_once(self) -> bool:
+        """Open what can be stepped as it is; False if it has to be awaited, called or entered first."""
+        if self.kind is Kind.ITERATOR:
+            self._iterate(self.opened)
+            self._close_iterator(self.opened)
+        return self.kind is Kind.ITERATOR
+
     async def open(self) -> None:
         """Await, call, enter: up to an iterator that can be stepped."""
         while self.kind in (Kind.AWAITABLE, Kind.CALLABLE):
@@ -172,8 +181,7 @@ class Source:
                 self.closers.append(self._settle_run)
                 self._iterate_made(opened.stream_events(), opened, owned=True)
             case Kind.ITERATOR:
-                self._iterate(opened)
-                self._close_iterator(opened)
+                self.open_at_once()
             case Kind.ITERABLE:
                 # A file or websocket with a plain close() is not ours.
                 self._close_by(getattr(opened, "aclose", None))

@@ -7,6 +7,7 @@ is the owner's (`_owner`), leaving the block is `_leaving`'s.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
@@ -39,7 +40,7 @@ class GuardedStream(Guard, Generic[T]):
         self._pull: Callable[[], Awaitable[T]] = self._refuse
         self._end: StreamEnd[T] | None = None
         frame = sys._getframe(depth)
-        self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._place = (frame.f_code.co_filename, frame.f_lineno)
 
     def __repr__(self) -> str:
         state = "closed" if self._end else "open" if self._owner else "not entered"
@@ -120,15 +121,12 @@ class GuardedStream(Guard, Generic[T]):
         assert owner is not None
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
-            end = await close_stream(owner, self._options, outcome, (kind, body, trace))
+            self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))
             if self._options.release_agents:
-                end = release(end, outcome)
-            self._end = end
+                self._end = release(self._end, outcome)
             if self._options.tail is not None:
-                await run_tail(owner, self._options, outcome, end)
-                self._end = replace(describe_end(owner, outcome), last=end.last, release=end.release)
-                if self._options.release_agents:
-                    self._end = without_frames(self._end)
+                await run_tail(owner, self._options, outcome, self._end)
+                self._end = self._up_to_date(self._end, describe_end(owner, outcome))
             owner.last = None
             self._left = True
             outcome.report()
@@ -139,20 +137,30 @@ class GuardedStream(Guard, Generic[T]):
             # Errors hold this frame by their tracebacks: without this, cycles.
             outcome.forget()
             leaving = body = trace = None
+            del self, owner
+
+    def _up_to_date(self, before: StreamEnd[T], now: StreamEnd[T]) -> StreamEnd[T]:
+        """The record after the tail; what was released stays released."""
+        if not self._options.release_agents:
+            return now
+        return without_frames(replace(now, last=before.last, release=before.release))
 
     def __del__(self) -> None:
         if not getattr(self, "_left", True):
             warn_unleft(self, self._place, entered=self._owner is not None, owner=self._owner)
 
 
-def warn_unleft(guard: object, place: str, *, entered: bool, owner: Owner[Any] | None) -> None:
+def warn_unleft(guard: object, place: tuple[str, int], *, entered: bool, owner: Owner[Any] | None) -> None:
     """Warn of a guard that goes away without having been left, and ask its owner to close."""
     if owner is not None:
         owner.nudge_from_anywhere()
     fault = "entered, but its block was never left" if entered else "never entered"
     # No stack level fits: the collector calls this from anywhere.
     warnings.warn(
-        f'{guard!r}, made at {place}, was {fault}; use "async with"', ResourceWarning, stacklevel=1, source=guard
+        f'{guard!r}, made at {place[0]}:{place[1]}, was {fault}; use "async with"',
+        ResourceWarning,
+        stacklevel=1,
+        source=guard,
     )
 
 
@@ -220,10 +228,21 @@ def make_owner(source: Source, options: Options[T]) -> Owner[T]:
     trio = sys.modules.get("trio")
     # trio first: as a guest it runs inside an asyncio loop.
     if trio is not None and trio.lowlevel.in_trio_task():
-        from ._trio import Owner as TrioOwner
-
-        return TrioOwner(source, options)
+        return _trio_owner()(source, options)
     asyncio.get_running_loop()
-    from ._asyncio import Owner as AsyncioOwner
+    return _asyncio_owner()(source, options)
 
-    return AsyncioOwner(source, options)
+
+@functools.cache
+def _trio_owner() -> type[Owner[Any]]:
+    from ._trio import Owner
+
+    return Owner
+
+
+@functools.cache
+def _asyncio_owner() -> type[Owner[Any]]:
+    # Here and not at the top: it takes in anyio's backend, which a program that runs on trio does not need.
+    from ._asyncio import Owner
+
+    return Owner

@@ -26,8 +26,10 @@ class Task(Protocol):
     cut: bool
     """Whether `force` was called: a cancellation that comes out is ours."""
 
-    def start(self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str) -> None:
-        """Start the task; its last act is to call `finish`."""
+    def start(
+        self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str, lost: Callable[[], None]
+    ) -> None:
+        """Start the task; its last act is to call `finish`. ``lost`` is called if it is cancelled before its first."""
 
     def finish(self) -> None:
         """Wake whoever waits; for good."""

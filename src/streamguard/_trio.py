@@ -40,7 +40,10 @@ class Task:
         self._outer: trio.CancelScope
         self._inner: trio.CancelScope
 
-    def start(self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str) -> None:
+    def start(
+        self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str, lost: Callable[[], None]
+    ) -> None:
+        # trio gives every task its first step, so that none is lost.
         self._outer, self._inner = trio.CancelScope(), trio.CancelScope()
         self._task = trio.lowlevel.spawn_system_task(self._run, main, name=name, context=context)
 
@@ -123,8 +126,7 @@ class Owner(_owner.Owner[T]):
         self._reading = False
         super().__init__(source, options)
 
-    def make_task(self, lost: Callable[[], None]) -> Task:
-        # trio gives every task its first step, so that none is lost.
+    def make_task(self) -> Task:
         return Task()
 
     def park(self) -> Awaitable[None]:
