@@ -26,7 +26,7 @@ def tests(session: nox.Session) -> None:
     session.run("coverage", "report")
 
 
-@nox.session(python=[PYTHONS[0], PYTHONS[-1]])
+@nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
     session.install("--resolution", "lowest-direct", ".", "--group", "test")
     session.run("pytest", *session.posargs)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
+
+from typing_extensions import TypeVar
 
 from ._release import ReleaseReport
 
-T_co = TypeVar("T_co", covariant=True)
+# With a default, so that a tail may be annotated with the bare name.
+T_co = TypeVar("T_co", covariant=True, default=object)
 
 
 class EndReason(enum.Enum):
@@ -19,7 +22,7 @@ class EndReason(enum.Enum):
     MATCHED = "matched"
     """``until`` returned true for the last item."""
     LEFT = "left"
-    """The block was left early: break, return, or ``GeneratorExit`` in the body; also when nothing was read."""
+    """The block was left early, by break, return, or ``GeneratorExit`` in the body; also when nothing was read."""
     STOPPED = "stopped"
     """Somebody called ``stop()``."""
     CANCELLED = "cancelled"
@@ -45,8 +48,8 @@ class StreamEnd(Generic[T_co]):
     last: T_co | None
     """The last item that the reader was given."""
     source: object
-    """The opened source: for a callable or an awaitable, what it made; for a chain, that of the member read last."""
+    """The opened source; of a callable or an awaitable, what it made; of a chain, that of the member read last."""
     members: tuple[StreamEnd[T_co], ...] = ()
     """How each member of a chain ended, in order; empty for a single stream."""
     release: ReleaseReport | None = None
-    """With ``release_agents=True``: what the run let go of. The errors are then copies without traceback."""
+    """With ``release_agents=True``, what the run let go of; the errors are then copies without traceback."""

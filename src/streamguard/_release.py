@@ -46,7 +46,7 @@ class ReleaseReport:
     released: int = 0
     """How many agents the result held before this call, and does not hold after it."""
     held: tuple[str, ...] = ()
-    """What still holds an agent: the path and the agent's name; or why the result was left as it was."""
+    """What still holds an agent, by the path and the agent's name; or why the result was left as it was."""
 
 
 def release_agents(result: object, /) -> ReleaseReport:

@@ -227,10 +227,18 @@ def make_owner(source: Source, options: Options[T]) -> Owner[T]:
     """An owner for the event loop that is running."""
     trio = sys.modules.get("trio")
     # trio first: as a guest it runs inside an asyncio loop.
-    if trio is not None and trio.lowlevel.in_trio_task():
+    if trio is not None and _in_trio_task(trio):
         return _trio_owner()(source, options)
     asyncio.get_running_loop()
     return _asyncio_owner()(source, options)
+
+
+def _in_trio_task(trio: Any) -> bool:
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.cache

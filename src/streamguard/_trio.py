@@ -176,7 +176,11 @@ class Owner(_owner.Owner[T]):
         return trio.current_time()
 
     def check_loop(self) -> None:
-        if not trio.lowlevel.in_trio_task() or trio.lowlevel.current_trio_token() is not self._token:
+        try:
+            here = trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            here = False
+        if not here:
             raise RuntimeError(f"the stream of {self.name} belongs to another event loop; use it where it was entered")
 
     def nudge_from_anywhere(self) -> None:
