@@ -170,9 +170,8 @@ class Owner(_owner.Owner[T]):
             reader.set_result(None)
 
     def ending(self) -> bool:
-        # asyncio.run() ends by cancelling all tasks, once, and waiting for them.
-        ours = {task.asyncio_task for task in _alive}
-        return all(task in ours or task.cancelling() for task in asyncio.all_tasks(self._loop))
+        # asyncio.run() ends by starting the loop anew, to cancel all tasks, once, and wait for them.
+        return self.task.disturbed and self.members.loop_was_restarted()
 
     def recancel(self) -> None:
         task = cast("asyncio.Task[Any]", asyncio.current_task())

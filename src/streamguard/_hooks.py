@@ -64,12 +64,21 @@ class Members:
         self._started.clear()
         _uninstall(self._layer)
 
+    def loop_was_restarted(self) -> bool:
+        """Whether the event loop has come to its end since, and runs again: it sets its own hooks when it starts."""
+        return sys.get_asyncgen_hooks() == self._layer.before
+
     def note(self, generator: AnyGenerator) -> None:
         """Take a generator in at its first iteration."""
         if self._thread is None:  # a detached task goes on in the context of a stream that has ended
             return
         self._started[id(generator)] = weakref.ref(generator)
         _members_of[id(generator)] = self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its owner still watches; a detached task may go on in the context of a stream that has ended."""
+        return self._thread is not None
 
     def keep(self, generator: AnyGenerator) -> bool:
         """Whether a generator that was dropped is kept for the owner, instead of left to the event loop."""
@@ -91,6 +100,12 @@ class Members:
         """Whether any generator is still suspended."""
         generators = [started() for started in self._started.values()]
         return any(g is not None and g.ag_frame is not None and not g.ag_running for g in generators)
+
+
+def is_guarded() -> bool:
+    """Whether what is first iterated in this context belongs to an open stream."""
+    members = _started_for.get()
+    return members is not None and members.is_open
 
 
 def collect_young() -> None:
