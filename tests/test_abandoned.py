@@ -150,3 +150,29 @@ async def test_idle_owner_is_not_collected(watch: Watch) -> None:
         collect_until_quiet()
         assert await anext(stream) == 2
     assert log == ["closed"]
+
+
+class Stubborn:
+    """A run handle whose `cancel()` fails."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def cancel(self) -> None:
+        raise OSError("no cancel")
+
+    def stream_events(self) -> Any:
+        return numbers(self._log)
+
+
+async def test_abandoned_run_that_cannot_be_stopped(watch: Watch) -> None:
+    """An abandoned guard of a run whose `cancel()` fails closes its events all the same, and logs the error."""
+    log = Log()
+    stream = await guarded_stream(Stubborn(log)).__aenter__()
+    assert await anext(stream) == 1
+    with pytest.warns(ResourceWarning, match="its block was never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+    watch.claim("OSError: no cancel")

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from nothing_left import Watch
@@ -881,3 +882,50 @@ def _has_context(error: BaseException, wanted: BaseException) -> bool:
     while context is not None and context is not wanted:
         context = context.__context__
     return context is wanted
+
+
+# -- what the note says
+
+
+async def test_note_of_a_cleanup_that_hangs_after_a_failed_cancel(watch: Watch) -> None:
+    """Of a `cancel` that fails and a close that hangs after it, the first one leaves, and the other one is told."""
+
+    def cancel() -> None:
+        raise OSError("cancel")
+
+    async def hanging() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await anyio.sleep_forever()
+
+    with pytest.raises(OSError, match="cancel") as caught:
+        async with guarded_stream(hanging(), cancel=cancel, cleanup_timeout=0.02) as stream:
+            async for _ in stream:
+                break
+    assert caught.value.args == ("cancel",)
+    assert [type(error) for error in stream.end.cleanup_errors] == [OSError, CleanupTimeoutError]
+    watch.claim("error while closing a stream: .*CleanupTimeoutError")
+
+
+@only_asyncio
+async def test_note_of_a_displaced_error(watch: Watch) -> None:
+    """The body's error, whose place a cancellation took, is not called one of the cleanup."""
+
+    async def slow() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            task.cancel()
+            await anyio.lowlevel.checkpoint()
+
+    async def consume() -> None:
+        async with guarded_stream(slow()) as stream:
+            async for _ in stream:
+                raise KeyError("body")
+
+    task = asyncio.ensure_future(consume())
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert caught.value.__notes__ == ["streamguard: this took the place of: KeyError: 'body'"]
+    watch.claim("displaced while it was closed: KeyError: 'body'")

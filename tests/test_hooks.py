@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from nothing_left import collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
-from streamguard import GuardedStream, guarded_stream
+from streamguard import CleanupTimeoutError, GuardedStream, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -1112,3 +1112,26 @@ async def test_span_of_an_inner_generator_without_a_guard(caplog: pytest.LogCapt
         assert await _spans(aclosing, caplog) == ["Failed to detach context"]
     finally:
         trace.context_api.attach(context)
+
+
+async def test_dropped_one_that_outlasts_the_limit() -> None:
+    """What was dropped while the source ran, and hangs in its cleanup, is named and cut at the deadline."""
+
+    async def inner() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await anyio.sleep_forever()  # hangs here
+
+    async def outer() -> AsyncIterator[int]:
+        async for _ in inner():
+            break
+        yield 1
+        yield 2
+
+    with pytest.raises(CleanupTimeoutError, match=r"inner\n.*# hangs here") as caught:
+        async with guarded_stream(outer(), cleanup_timeout=0.1) as stream:
+            async for _ in stream:
+                break
+    assert stream.end.cleanup_errors == (caught.value,)

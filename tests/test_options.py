@@ -29,6 +29,12 @@ SECONDS = "give seconds"
         pytest.param({"cleanup_timeout": "1"}, TypeError, "cleanup_timeout='1'; give seconds as a number", id="str"),
         pytest.param({"cleanup_timeout": True}, TypeError, "cleanup_timeout=True; give seconds as a number", id="bool"),
         pytest.param({"cleanup_timeout": Decimal(1)}, TypeError, "give seconds as a number", id="decimal"),
+        pytest.param({"cleanup_timeout": 10**400}, ValueError, "give seconds from 0 up", id="too large"),
+        pytest.param(
+            {"tail": lambda: None}, TypeError, "tail: .*<lambda>.* with one argument, the StreamEnd", id="arity"
+        ),
+        pytest.param({"cancel": lambda run: run}, TypeError, "cancel: .*<lambda>.* without arguments", id="too many"),
+        pytest.param({"release_agents": 1}, TypeError, "release_agents=1; give True or False", id="release"),
         pytest.param({"prefetch": -1}, ValueError, "prefetch=-1", id="negative prefetch"),
         pytest.param({"prefetch": 1.5}, TypeError, "prefetch=1.5", id="fractional prefetch"),
         pytest.param({"prefetch": True}, TypeError, "prefetch=True", id="bool prefetch"),

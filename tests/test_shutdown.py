@@ -379,6 +379,162 @@ def test_kept_guard(state: str, runner: str, caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == []
 
 
+@on_asyncio
+@pytest.mark.parametrize("state", STATES)
+def test_kept_guard_beside_a_task_that_cleans_up_in_a_new_one(state: str, runner: str) -> None:
+    """The same beside tasks that start further ones when they are cancelled, which the loop does not cancel."""
+    source, options, then = STATES[state]
+    cleaned_up: list[object] = []
+
+    async def clean_up() -> None:
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        cleaned_up.append(True)
+
+    async def other() -> None:
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            await asyncio.create_task(clean_up())
+            raise
+
+    others: list[object] = []
+
+    async def with_others(stream: Any) -> None:
+        await then(stream)
+        others.extend(asyncio.create_task(other()) for _ in range(20))  # so that some get their turn before the owner
+        await anyio.lowlevel.checkpoint()
+
+    story = _keep(runner, lambda story: guarded_stream(getattr(story, source)(), **options), with_others)
+    assert len(cleaned_up) == 20
+    assert story.log == ["close", "close done"]
+
+
+@on_asyncio
+def test_cancellation_that_the_main_task_has_caught(runner: str) -> None:
+    """A consumer that has caught a cancellation and goes on does not make a timeout of its source end the stream.
+
+    All other tasks of the loop are being cancelled then, as far as their counts tell, as when the loop ends.
+    """
+    items: list[int] = []
+
+    async def source() -> AsyncIterator[int]:
+        with anyio.move_on_after(0):
+            yield 1
+        yield 2
+        yield 3
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        assert task.cancelling() == 1
+        async with guarded_stream(source()) as stream:
+            items.append(await anext(stream))
+            await anyio.wait_all_tasks_blocked()
+            async for item in stream:
+                items.append(item)
+
+    run_to_its_end(runner, main)
+    assert items == [1, 2, 3]
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("fires", [anyio.move_on_after, asyncio.timeout], ids=["anyio", "native"])
+def test_loop_that_is_run_in_parts(fires: Any, make_loop: Any) -> None:
+    """A loop that is stopped and run again, as notebooks and fixtures do, is not taken for one that ends.
+
+    The source has a timeout that fires while the body works, in a later part than the one that entered the guard.
+    """
+    items: list[int] = []
+    stream: Any = None
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        with suppress(TimeoutError):
+            if fires is asyncio.timeout:
+                async with asyncio.timeout(0):
+                    yield 2
+            else:
+                with anyio.move_on_after(0):
+                    yield 2
+        yield 3
+        yield 4
+
+    async def enter() -> None:
+        nonlocal stream
+        stream = await guarded_stream(source()).__aenter__()
+        items.append(await anext(stream))
+
+    async def go_on() -> None:
+        items.append(await anext(stream))
+        for _ in range(3):
+            await anyio.wait_all_tasks_blocked()
+
+    async def leave() -> None:
+        items.extend([item async for item in stream])
+        await stream.__aexit__(None, None, None)
+
+    loop = make_loop()
+    try:
+        for part in (enter, go_on, leave):
+            loop.run_until_complete(asyncio.wait_for(part(), PATIENCE))
+    finally:
+        loop.close()
+    assert items == [1, 2, 3, 4]
+
+
+def test_timeouts_in_several_threads() -> None:
+    """Loops in several threads do not disturb each other when timeouts fire inside of idle sources."""
+    interval = sys.getswitchinterval()
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    async def times_out() -> AsyncIterator[int]:
+        with anyio.move_on_after(0):
+            yield 1
+        yield 2
+
+    async def read_two() -> None:
+        async with guarded_stream(times_out()) as stream:
+            await anext(stream)
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            await anext(stream)
+
+    async def many_at_once() -> None:
+        try:
+            for _ in range(20):
+                async with anyio.create_task_group() as group:
+                    for _ in range(30):
+                        group.start_soon(read_two)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    async def one_after_another() -> None:
+        while not done.is_set():
+            async with guarded_stream(Kept().numbers()) as stream:
+                await anext(stream)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(target=asyncio.run, args=(main(),))
+            for main in (many_at_once, one_after_another, one_after_another)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_kept_guard_on_trio(state: str, caplog: pytest.LogCaptureFixture) -> None:
     """A trio run that ends with a guard that was never left ends; the close is begun, and cut, as trio cuts all."""

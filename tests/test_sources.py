@@ -989,3 +989,34 @@ async def test_guard_type() -> None:
     guard = guarded_stream(generator(Story()))
     assert isinstance(guard, GuardedStream)
     await guard.aclose()
+
+
+class EnteredIterator:
+    """An async iterator that can only be left, not closed."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def __aenter__(self) -> "EnteredIterator":
+        self.log.append("entered")
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.log.append("left")
+
+    def __aiter__(self) -> "EnteredIterator":
+        return self
+
+    async def __anext__(self) -> int:
+        self.log.append("read")
+        return 1
+
+
+async def test_iterator_that_can_only_be_left() -> None:
+    """An iterator without a close that is a context manager as well is entered and left: nothing else cleans it up."""
+    source = EnteredIterator()
+    async with guarded_stream(source) as stream:
+        async for _ in stream:
+            break
+    assert source.log == ["entered", "read", "left"]

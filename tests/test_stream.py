@@ -665,3 +665,41 @@ def test_made_without_a_loop() -> None:
 
     asyncio.run(main())
     assert log == ["closed"]
+
+
+# -- cancel, and what is misused
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "async"])
+async def test_aclose_calls_cancel_first(awaits: bool) -> None:
+    """`aclose()` inside the block calls `cancel` before it closes, and the exit does not call it again."""
+    log = Log()
+
+    async def cancel_later() -> None:
+        await anyio.lowlevel.checkpoint()
+        log.append("cancelled")
+
+    cancel = cancel_later if awaits else lambda: log.append("cancelled")
+    async with guarded_stream(numbers(log), cancel=cancel) as stream:
+        assert await anext(stream) == 1
+        await stream.aclose()
+        assert log == ["cancelled", "closed"]
+    assert log == ["cancelled", "closed"]
+
+
+async def test_cancel_that_closes_the_stream() -> None:
+    """A `cancel` that calls `aclose()` neither hangs nor is called again; a break stays a break."""
+    log = Log()
+    async with guarded_stream(numbers(log), cancel=lambda: stream.aclose()) as stream:
+        async for _ in stream:
+            break
+    assert log == ["closed"]
+    assert stream.end.reason is EndReason.LEFT
+
+
+async def test_left_without_having_been_entered() -> None:
+    """Leaving a guard that was not entered raises and says what to write."""
+    guard = guarded_stream(numbers(Log()))
+    with pytest.raises(RuntimeError, match='left without having been entered; use "async with"'):
+        await guard.__aexit__(None, None, None)
+    await guard.aclose()

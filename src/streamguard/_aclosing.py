@@ -99,7 +99,7 @@ def _outranks(failure: BaseException, error: BaseException) -> bool:
     if consists_of(error, _cancelled_class()) or not isinstance(failure, asyncio.CancelledError) or _in_cut_scope():
         return False
     # A native cancellation is delivered once: dropped here, the task would never end cancelled.
-    report(error, failure)
+    report(error, failure, of_cleanup=False)
     return True
 
 

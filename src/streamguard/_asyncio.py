@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -16,9 +17,6 @@ from ._options import Options
 from ._sources import Source
 
 T = TypeVar("T")
-
-# anyio imports its backend at the first call; here nobody waits for a close yet.
-anyio.get_cancelled_exc_class()
 
 # asyncio holds its tasks weakly: without this an idle owner would be collected with an abandoned guard, unclosed.
 _alive: set[Task] = set()
@@ -172,6 +170,14 @@ class Owner(_owner.Owner[T]):
     def ending(self) -> bool:
         # asyncio.run() ends by starting the loop anew, to cancel all tasks, once, and wait for them.
         return self.task.disturbed and self.members.loop_was_restarted()
+
+    def cut_others(self) -> None:
+        generators = self.members.open_at_others()
+        for task in asyncio.all_tasks(self._loop):
+            # The loop's finaliser runs a bare aclose(), which tells only the collector what it closes.
+            held = gc.get_referents(task.get_coro())
+            if any(generator is thing for generator in generators for thing in held):
+                task.cancel()
 
     def recancel(self) -> None:
         task = cast("asyncio.Task[Any]", asyncio.current_task())

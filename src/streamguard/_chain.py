@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 from ._closing import close
 from ._end import EndReason, StreamEnd
 from ._leaving import close_stream, limit, release, run_tail, without_frames
-from ._options import Options
+from ._options import Options, check_function
 from ._outcome import Outcome
 from ._owner import Owner
 from ._sources import NO_DETAILS, Details, Guard, Made, Source, kind_of
@@ -39,7 +39,6 @@ class GuardedChain(Guard, Generic[T]):
         "__weakref__",
         "_all_closed",
         "_cancel",
-        "_cancelled_for",
         "_closing",
         "_end",
         "_ends",
@@ -66,7 +65,6 @@ class GuardedChain(Guard, Generic[T]):
         self._hand_offs: deque[object] = deque()
         self._options = options
         self._cancel = cancel
-        self._cancelled_for: Owner[T] | None = None
         self._owner: Owner[T] | None = None
         """The running member's."""
         self._home: Owner[T] | None = None
@@ -202,7 +200,7 @@ class GuardedChain(Guard, Generic[T]):
             errors = await self._close_member(NO_DETAILS, None, remembered, may_drain=False)
             remembered += [error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit)]
             if remembered:
-                raise remembered[-1]
+                raise remembered[-1]  # an interrupt rather than a cancellation
         finally:
             remembered.clear()  # their tracebacks hold this frame
             del errors
@@ -215,7 +213,9 @@ class GuardedChain(Guard, Generic[T]):
         assert total is not None
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         outcome.remembered = remembered
-        options = self._options if self._cancel is None else replace(self._options, cancel=self._cancel_once)
+        cancel, options = self._cancel, self._options
+        if cancel is not None:
+            options = replace(options, cancel=lambda: cancel(owner.source.opened))
         end = await close_stream(owner, options, outcome, details, may_drain=may_drain)
         if not may_drain:  # it is replaced, or at its end: nothing leaves the block
             end = replace(end, reason=owner.reason or EndReason.LEFT, error=outcome.ended_by)
@@ -225,14 +225,6 @@ class GuardedChain(Guard, Generic[T]):
             total.take_over(outcome)
             owner.cleanup_errors.clear()  # their tracebacks hold the owner
         return end.cleanup_errors
-
-    def _cancel_once(self) -> object:
-        """Call `cancel` with the current member's source, unless another task that closes it has done so."""
-        owner, cancel = self._owner, self._cancel
-        if owner is None or owner is self._cancelled_for or cancel is None:
-            return None
-        self._cancelled_for = owner
-        return cancel(owner.source.opened)
 
     async def _close_all(
         self, details: Details, body: BaseException | None, remembered: list[BaseException], *, may_drain: bool
@@ -313,8 +305,8 @@ class GuardedChain(Guard, Generic[T]):
         self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
     ) -> None:
         home, outcome = self._home, self._outcome
-        assert home is not None
-        assert outcome is not None
+        if home is None or outcome is None:
+            raise RuntimeError(f'{self!r} is left without having been entered; use "async with"')
         leaving: BaseException | None = None
         try:
             outcome.leave_by(body)
@@ -414,7 +406,6 @@ def guarded_chain(
         >>> asyncio.run(main())
         ['plan', 'text after plan']
     """
-    if cancel is not None and not callable(cancel):
-        raise TypeError(f"cancel={cancel!r} is not callable; give a function, or None")
+    check_function("cancel", cancel, takes=("the member's source",))
     options = Options(until, where, None, on_early_exit, cleanup_timeout, tail, prefetch, release_agents)
     return GuardedChain(members, options, cancel)

@@ -15,6 +15,7 @@ from ._end import EndReason
 from ._errors import consists_of
 from ._generators import close_generator
 from ._owner import Owner, State
+from ._runs import Run
 from ._sources import Details, describe
 from ._task import GRACE, Limit, Task
 
@@ -46,12 +47,13 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
         await owner.task.join(limit.soft(), remembered)
     await _interrupt(owner, limit, remembered)
     helpers = await _free_dropped(owner, limit, remembered)
-    error = await limit.enforce(owner.task, f"the close of {owner.name}", remembered)
+    await owner.task.join(limit.left(), remembered)
+    errors_before = len(owner.cleanup_errors)
+    others = owner.members.open_at_others()
+    error = await limit.enforce(owner.task, f"the close of {owner.name}", remembered, others)
     if error is not None:
-        owner.cleanup_errors.insert(0, error)
-        for helper in helpers:
-            helper.force()
-            await helper.join(GRACE, remembered)
+        owner.cleanup_errors.insert(errors_before, error)
+        await _cut_others(owner, helpers, remembered)
 
 
 def _is_answering(owner: Owner[T]) -> bool:
@@ -60,16 +62,19 @@ def _is_answering(owner: Owner[T]) -> bool:
 
 
 async def _stop_run(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
-    run = owner.source.run
-    if run is None:
+    if owner.source.run is None:
         return
-    try:
-        result = run.stop()
-    except Exception as error:
-        owner.add_cleanup_error(error, f"the cancel of {owner.name}")
-        return
+    result = _tell_to_stop(owner, owner.source.run)
     if inspect.isawaitable(result):
         await call(owner, result, f"the cancel of {owner.name}", limit, remembered)
+
+
+def _tell_to_stop(owner: Owner[T], run: Run) -> object:
+    try:
+        return run.stop()
+    except Exception as error:
+        owner.add_cleanup_error(error, f"the cancel of {owner.name}")
+        return None
 
 
 async def _interrupt(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
@@ -95,6 +100,17 @@ async def _free_dropped(owner: Owner[T], limit: Limit, remembered: list[BaseExce
             members.left_to_others.append(generator)
             helpers.append(_start_call(owner, close_generator(generator), f"the close of {describe(generator)}"))
     return helpers
+
+
+async def _cut_others(owner: Owner[T], helpers: list[Task], remembered: list[BaseException]) -> None:
+    """At the deadline, cancel as well what closes for the owner elsewhere, and give it a moment."""
+    for helper in helpers:
+        helper.force()
+    owner.cut_others()
+    waiting = _start_call(owner, owner.wait_for_others(), "the wait for others")
+    if not await waiting.join(GRACE, remembered):
+        waiting.force()
+        await waiting.join(GRACE, remembered)
 
 
 async def drain(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
@@ -154,9 +170,10 @@ def nudge(owner: Owner[T]) -> None:
     if owner.closing or owner.state is State.DONE:
         return
     owner.stop(EndReason.LEFT)
-    owner.closing = owner.members.closing = True
-    if owner.source.run is not None:
-        stopping = owner.source.run.stop()
+    owner.closing = owner.members.closing = owner.abandoned = True
+    run = owner.source.run
+    if run is not None and owner.state is not State.CLOSING:
+        stopping = _tell_to_stop(owner, run)
         if inspect.isawaitable(stopping):
             _start_call(owner, stopping, f"the cancel of {owner.name}")
     if owner.state is State.NEW:
@@ -164,6 +181,6 @@ def nudge(owner: Owner[T]) -> None:
             owner.spawn()
     elif owner.state not in (State.RUNNING, State.ANSWERING):
         owner.unpark()
-    elif owner.source.run is None:
+    elif run is None or not run.is_ending:
         owner.asked = owner.source.cancelled = True
         owner.task.interrupt()

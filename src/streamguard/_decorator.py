@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ._end import StreamEnd
@@ -78,6 +79,9 @@ def guarded(function: Any = None, /, **options: Any) -> Any:
         >>> asyncio.run(main())
         ['a', 'z']
     """
+    unknown = options.keys() - {field.name for field in fields(Options)}
+    if unknown:
+        raise TypeError(f"guarded() has no option {', '.join(map(repr, sorted(unknown)))}")
     checked: Options[Any] = Options(**options)
     if function is None:
         return functools.partial(_guard, options=checked)

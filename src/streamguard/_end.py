@@ -24,7 +24,7 @@ class EndReason(enum.Enum):
     LEFT = "left"
     """The block was left early, by break, return, or ``GeneratorExit`` in the body; also when nothing was read."""
     STOPPED = "stopped"
-    """Somebody called ``stop()``."""
+    """Somebody called ``stop()``, or ``aclose()``, inside the block."""
     CANCELLED = "cancelled"
     """A cancellation leaves the block."""
     FAILED = "failed"
@@ -42,7 +42,7 @@ class StreamEnd(Generic[T_co]):
     error: BaseException | None
     """The error or cancellation that leaves the block or ended the source."""
     cleanup_errors: tuple[BaseException, ...]
-    """Errors of the close (and, after the block, of the tail), in the order in which they came."""
+    """An error whose place another one took, then the errors of ``cancel``, close and tail in the order they came."""
     items: int
     """How many items the reader was given."""
     last: T_co | None

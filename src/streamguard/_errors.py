@@ -46,9 +46,11 @@ def without_traceback(error: BaseException) -> BaseException:
     return copied
 
 
-def report(secondary: BaseException, primary: BaseException | None) -> None:
+def report(secondary: BaseException, primary: BaseException | None, *, of_cleanup: bool = True) -> None:
     """Keep an error that cannot leave the block: a note on the one that does, and a log record."""
     text = "".join(traceback.format_exception_only(secondary)).strip()
     if primary is not None and primary is not secondary:
-        primary.add_note(f"streamguard: the cleanup failed as well: {text}")
-    logger.error("error while closing a stream: %s", text, exc_info=secondary)
+        fate = "the cleanup failed as well" if of_cleanup else "this took the place of"
+        primary.add_note(f"streamguard: {fate}: {text}")
+    what = "error while closing a stream" if of_cleanup else "error of a stream, displaced while it was closed"
+    logger.error("%s: %s", what, text, exc_info=secondary)

@@ -88,13 +88,17 @@ class Members:
             self.dropped.append(generator)
             return True
         # It may hold a lock that the source waits for: the loop closes it at once, the owner could not.
-        self.left_to_others = [g for g in self.left_to_others if g.ag_frame is not None]
+        self.left_to_others = self.open_at_others()
         self.left_to_others.append(generator)
         return False
 
+    def open_at_others(self) -> list[AnyGenerator]:
+        """What others close and have not closed yet."""
+        return [generator for generator in self.left_to_others if generator.ag_frame is not None]
+
     def others_are_done(self) -> bool:
         """Whether what others close is closed."""
-        return all(generator.ag_frame is None for generator in self.left_to_others)
+        return not self.open_at_others()
 
     def suspended(self) -> bool:
         """Whether any generator is still suspended."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from . import _closing
-from ._end import StreamEnd
+from ._end import EndReason, StreamEnd
 from ._errors import without_traceback
 from ._options import Options
 from ._outcome import Outcome
@@ -30,8 +30,8 @@ async def close_stream(
     owner.check_loop()
     if may_drain and options.on_early_exit == "drain" and outcome.body is None:
         await _closing.drain(owner, limit(owner, options), outcome.remembered)
-    if options.cancel is not None and not owner.exhausted:
-        await call(owner, options, outcome, options.cancel, (), f"the cancel of {owner.name}")
+    owner.stop(EndReason.LEFT)
+    await call_cancel(owner, options, outcome.remembered)
     await _closing.close(owner, details, limit(owner, options), outcome.remembered)
     owner.details = NO_DETAILS  # a traceback holds the owner
     outcome.unread = owner.take_failure()
@@ -40,6 +40,14 @@ async def close_stream(
         outcome.overtaken.append(owner.overtaken)
         owner.overtaken = None
     return describe_end(owner, outcome)
+
+
+async def call_cancel(owner: Owner[Any], options: Options[Any], remembered: list[BaseException]) -> None:
+    """Call the user's ``cancel``, once, unless the source came to its own end."""
+    if options.cancel is None or owner.exhausted or owner.cancel_called:
+        return
+    owner.cancel_called = True
+    await call(owner, options, remembered, options.cancel, (), f"the cancel of {owner.name}")
 
 
 def describe_end(owner: Owner[T], outcome: Outcome) -> StreamEnd[T]:
@@ -76,13 +84,13 @@ def without_frames(end: StreamEnd[T]) -> StreamEnd[T]:
 async def run_tail(owner: Owner[Any], options: Options[T], outcome: Outcome, end: StreamEnd[T]) -> None:
     """Call the tail, and await what it returns, protected like the close."""
     assert options.tail is not None
-    await call(owner, options, outcome, options.tail, (end,), f"the tail of {owner.name}")
+    await call(owner, options, outcome.remembered, options.tail, (end,), f"the tail of {owner.name}")
 
 
 async def call(
     owner: Owner[Any],
     options: Options[Any],
-    outcome: Outcome,
+    remembered: list[BaseException],
     function: Callable[..., object],
     arguments: tuple[object, ...],
     what: str,
@@ -94,7 +102,7 @@ async def call(
         owner.add_cleanup_error(error, what)
         return
     if inspect.isawaitable(result):
-        await _closing.call(owner, result, what, limit(owner, options), outcome.remembered)
+        await _closing.call(owner, result, what, limit(owner, options), remembered)
 
 
 def limit(owner: Owner[Any], options: Options[Any]) -> Limit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -28,10 +27,10 @@ class Options(Generic[T]):
     release_agents: bool = False
 
     def __post_init__(self) -> None:
-        _check_function("until", self.until, plain=True)
-        _check_function("where", self.where, plain=True)
-        _check_function("cancel", self.cancel)
-        _check_function("tail", self.tail)
+        check_function("until", self.until, plain=True)
+        check_function("where", self.where, plain=True)
+        check_function("cancel", self.cancel, takes=())
+        check_function("tail", self.tail, takes=("the StreamEnd",))
         if self.on_early_exit not in ("close", "drain"):
             raise ValueError(f'on_early_exit={self.on_early_exit!r}; use "close" or "drain"')
         _check_seconds(self.cleanup_timeout)
@@ -40,13 +39,25 @@ class Options(Generic[T]):
             raise TypeError(f"release_agents={self.release_agents!r}; give True or False")
 
 
-def _check_function(name: str, function: object, *, plain: bool = False) -> None:
+def check_function(name: str, function: object, *, plain: bool = False, takes: tuple[str, ...] | None = None) -> None:
     if function is None:
         return
     if not callable(function):
         raise TypeError(f"{name}={function!r} is not callable; give a function, or None")
     if plain and inspect.iscoroutinefunction(function):
         raise TypeError(f"{name}: {describe(function)} is async; it is asked for every item, make it a plain function")
+    if takes is not None:
+        _check_arguments(name, function, takes)
+
+
+def _check_arguments(name: str, function: Callable[..., object], takes: tuple[str, ...]) -> None:
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return  # builtins and other callables may tell no signature, or a wrong one
+    try:
+        inspect.signature(function).bind(*takes)
+    except TypeError as error:
+        how = "with one argument, " + takes[0] if takes else "without arguments"
+        raise TypeError(f"{name}: {describe(function)} cannot be called {how} ({error})") from None
 
 
 def _check_seconds(seconds: object) -> None:
@@ -54,7 +65,11 @@ def _check_seconds(seconds: object) -> None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"cleanup_timeout={seconds!r}; give seconds as a number, or None for no limit")
-    if math.isnan(seconds) or seconds < 0:
+    try:
+        fits = float(seconds) >= 0  # NaN does not
+    except OverflowError:
+        fits = False
+    if not fits:
         raise ValueError(f"cleanup_timeout={seconds!r}; give seconds from 0 up, or None for no limit")
 
 

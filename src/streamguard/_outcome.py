@@ -79,7 +79,7 @@ class Outcome:
         leaving = self.error
         for error in self.others():
             if error is not leaving:
-                report(error, leaving)
+                report(error, leaving, of_cleanup=any(error is other for other in self.errors))
 
     def forget(self) -> None:
         """Let go of every error: their tracebacks hold frames that hold this."""

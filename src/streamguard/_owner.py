@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
-from ._errors import CleanupError, consists_of, without
+from ._errors import CleanupError, consists_of, report, without
 from ._generators import AnyGenerator, SeveralError
 from ._handoff import STARTING, Handoff
 from ._hooks import Members, collect_young
@@ -54,7 +54,9 @@ class Owner(Handoff[T]):
         "_held",
         "_until",
         "_where",
+        "abandoned",
         "asked",
+        "cancel_called",
         "cleanup_errors",
         "closing",
         "details",
@@ -78,6 +80,10 @@ class Owner(Handoff[T]):
         """Whether the source came to its own end."""
         self.asked = False
         """Whether we cancelled the source: a cancellation that comes out is no error."""
+        self.abandoned = False
+        """Whether nobody will leave the block, so that errors have to be told here."""
+        self.cancel_called = False
+        """Whether the user's ``cancel`` was called."""
         self.details: Details = NO_DETAILS
         """The body's error, for context managers."""
         self.cleanup_errors: list[BaseException] = []
@@ -120,6 +126,9 @@ class Owner(Handoff[T]):
     def clock(self) -> float:
         """The backend's time."""
         raise NotImplementedError
+
+    def cut_others(self) -> None:
+        """Cancel the event loop's own closing of what the source dropped, if the backend leaves that to the loop."""
 
     def nudge_from_anywhere(self) -> None:
         """Ask an abandoned guard's owner to close, from any thread, without waiting."""
@@ -171,10 +180,12 @@ class Owner(Handoff[T]):
         except GeneratorExit as error:
             self.offer_failure(error)
         except BaseException as error:  # nothing may escape: trio would end the whole run
-            self.add_cleanup_error(error, self.name)
+            self._note_cleanup_error(error, asked=self.asked)
         finally:
             self.members.stop()
             self.state = State.DONE
+            if self.abandoned:
+                self.report()
             self.end_of_task()
             self.task.finish()
 
@@ -327,10 +338,8 @@ class Owner(Handoff[T]):
     async def _close_dropped(self) -> None:
         """Close, or see closed, all that the source dropped."""
         members = self.members
-        pause = 0.0
-        while members.left_to_others and not (self.task.cut or members.others_are_done()):
-            await anyio.sleep(pause)
-            pause = min(pause + 0.001, 0.01)
+        if not self.task.cut:
+            await self.wait_for_others()
         if members.suspended():
             # The event loop may hold the last frame until this task has yielded once more.
             await anyio.lowlevel.cancel_shielded_checkpoint()
@@ -338,6 +347,13 @@ class Owner(Handoff[T]):
         if members.suspended():
             collect_young()
             await self._close(members.dropped)
+
+    async def wait_for_others(self) -> None:
+        """Wait for the generators that others close; there is nothing that tells of it."""
+        pause = 0.0
+        while self.members.left_to_others and not self.members.others_are_done():
+            await anyio.sleep(pause)
+            pause = min(pause + 0.001, 0.01)
 
     async def _close(self, dropped: deque[AnyGenerator]) -> None:
         while dropped:
@@ -366,10 +382,17 @@ class Owner(Handoff[T]):
         if rest is not None and rest is not given and not self.is_known(rest):
             self.add_cleanup_error(rest, self.name)
 
+    def report(self) -> None:
+        """Tell of every error, since none will leave a block."""
+        failure = self.take_failure()
+        for error in (failure, *self.cleanup_errors):
+            if error is not None and not consists_of(error, self.cancelled):
+                report(error, None)
+
     def add_cleanup_error(self, error: BaseException, what: str) -> None:
         """Keep an error of the close, of a ``cancel`` or of a tail."""
         if consists_of(error, self.cancelled):
-            unasked = CleanupError(f"{what} raised a cancellation that nobody asked for while it was closed")
+            unasked = CleanupError(f"{what} raised a cancellation that nobody asked for")
             unasked.__cause__ = error
             error = unasked
         self.cleanup_errors.append(error)

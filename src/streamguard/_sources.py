@@ -78,11 +78,13 @@ def kind_of(thing: object, *arguments: object) -> Kind:
         return Kind.GUARD
     if not isinstance(thing, type) and callable(getattr(thing, "stream_events", None)):
         return Kind.RUN
+    is_manager = has(thing, "__aenter__") and has(thing, "__aexit__")
     if has(thing, "__anext__"):
-        return Kind.ITERATOR
+        # One that cannot be closed but can be left: else its cleanup would never run.
+        return Kind.CONTEXT if is_manager and find_close(thing) is None else Kind.ITERATOR
     if has(thing, "__aiter__"):
         return Kind.ITERABLE
-    if has(thing, "__aenter__") and has(thing, "__aexit__"):
+    if is_manager:
         return Kind.CONTEXT
     if has(thing, "__await__"):
         return Kind.AWAITABLE

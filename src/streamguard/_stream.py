@@ -15,9 +15,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
+import anyio
+
 from ._closing import close
 from ._end import StreamEnd
-from ._leaving import close_stream, describe_end, limit, release, run_tail, without_frames
+from ._leaving import call_cancel, close_stream, describe_end, limit, release, run_tail, without_frames
 from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
@@ -88,6 +90,7 @@ class GuardedStream(Guard, Generic[T]):
         owner.stop()
         remembered: list[BaseException] = []
         try:
+            await call_cancel(owner, self._options, remembered)
             await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
             if remembered:
                 raise remembered[0]
@@ -118,7 +121,8 @@ class GuardedStream(Guard, Generic[T]):
         self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
     ) -> None:
         owner = self._owner
-        assert owner is not None
+        if owner is None:
+            raise RuntimeError(f'{self!r} is left without having been entered; use "async with"')
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
             self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))
@@ -250,7 +254,7 @@ def _trio_owner() -> type[Owner[Any]]:
 
 @functools.cache
 def _asyncio_owner() -> type[Owner[Any]]:
-    # Here and not at the top: it takes in anyio's backend, which a program that runs on trio does not need.
     from ._asyncio import Owner
 
+    anyio.get_cancelled_exc_class()  # takes in the backend now; at the first close somebody would wait for it
     return Owner

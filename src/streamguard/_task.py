@@ -7,7 +7,7 @@ says where it hangs.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from ._errors import CleanupTimeoutError
@@ -79,11 +79,16 @@ class Limit:
         """Seconds to wait for what should end by itself."""
         return self.left(SOFT_WAIT if self.seconds is None else min(SOFT_WAIT, self.seconds / 2))
 
-    async def enforce(self, task: Task, what: str, remembered: list[BaseException]) -> CleanupTimeoutError | None:
-        """Wait for a task until the limit, then cancel it, wait a moment, and give it up."""
+    async def enforce(
+        self, task: Task, what: str, remembered: list[BaseException], others: Iterable[object] = ()
+    ) -> CleanupTimeoutError | None:
+        """Wait for a task until the limit, then cancel it, wait a moment, and give it up.
+
+        The error says where it hangs; if it waits for others, where these do.
+        """
         if await task.join(self.left(), remembered):
             return None
-        frames = hanging_at(task.coroutine)
+        frames = "\n".join(hanging_at(other) for other in others) or hanging_at(task.coroutine)
         task.force()
         ended = await task.join(GRACE, remembered)
         task.finish()

@@ -10,11 +10,16 @@ from types import FrameType
 
 _OURS = os.path.dirname(__file__)
 _AT_MOST = 50
+_LOOPS = ("asyncio", "anyio", "trio", "uvloop")
 
 
 def hanging_at(coroutine: object) -> str:
     """The lines at which a suspended coroutine waits, without our own frames, as in a traceback."""
-    lines = [_line(frame) for frame in _frames(coroutine) if os.path.dirname(frame.f_code.co_filename) != _OURS]
+    frames = [frame for frame in _frames(coroutine) if os.path.dirname(frame.f_code.co_filename) != _OURS]
+    # What waits in the end is always the event loop's; the line that called it tells more.
+    while len(frames) > 1 and str(frames[-1].f_globals.get("__name__")).partition(".")[0] in _LOOPS:
+        del frames[-1]
+    lines = [_line(frame) for frame in frames]
     return "\n".join(lines) or "  (no Python frame)"
 
 

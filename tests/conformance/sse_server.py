@@ -67,11 +67,11 @@ async def _request(reader: asyncio.StreamReader) -> bool:
     """Reads a request; false if the client has hung up instead."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
+        for line in head.lower().splitlines():
+            if line.startswith(b"content-length:"):
+                await reader.readexactly(int(line.partition(b":")[2]))
     except asyncio.IncompleteReadError:
         return False
-    for line in head.lower().splitlines():
-        if line.startswith(b"content-length:"):
-            await reader.readexactly(int(line.partition(b":")[2]))
     return True
 
 

@@ -17,6 +17,7 @@ from nothing_left import Watch
 from offline_adk import OfflineAgent, OfflineModel, answer, open_runner, start_turn, tool_call
 from offline_openai import OfflineModel as OpenAIModel
 from offline_openai import is_whole_message
+from offline_wire import Wire
 from spies import steps
 from streamguard import EndReason, GuardedChain, StreamEnd, guarded_chain
 
@@ -221,29 +222,51 @@ async def read(chain: GuardedChain[Event], texts: list[str]) -> None:
             texts.append(event.content.parts[0].text)
 
 
-async def steps_of_the_reader(*, where: Callable[[Event], bool] | None) -> tuple[int, list[str]]:
-    """How often the reader gets the processor in a turn of three talkative agents and one with two things to say."""
-    wire = Probe()
-    pieces = [str(number) for number in range(20)]
-    talkers = [OfflineAgent(name=f"talker{number}", wire=wire, reply=answer(*pieces)[:-1]) for number in range(3)]
+class Unawaited(Wire):
+    """A wire that is never waited for, so that no step of a task is an agent's own."""
+
+    async def receive(self, piece: object) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+async def steps_of_a_turn(*, pieces: int, where: Callable[[Event], bool] | None) -> tuple[int, int, list[str]]:
+    """How often the reader, and all tasks, get the processor in a turn of three talkative agents and a brief one."""
+    wire = Unawaited()
+    reply = answer(*map(str, range(pieces)))[:-1]
+    talkers = [OfflineAgent(name=f"talker{number}", wire=wire, reply=reply) for number in range(3)]
     specialist = OfflineAgent(name="specialist", wire=wire, reply=answer("Done."))
     runners = [await open_runner(agent) for agent in (*talkers, specialist)]
     texts: list[str] = []
     with steps() as spy:
         chain = guarded_chain(*(start_turn(runner) for runner in runners), where=where)
         await asyncio.create_task(read(chain, texts))
-    (count,) = (count for task, count in spy.count.items() if task.__qualname__ == "read")
-    return count, texts
+    (of_the_reader,) = (count for task, count in spy.count.items() if task.__qualname__ == "read")
+    return of_the_reader, spy.total, texts
+
+
+def is_specialist(event: Event) -> bool:
+    return event.author == "specialist"
+
+
+async def test_other_authors_do_not_wake_the_reader() -> None:
+    """The reader gets the processor for the events that it is given, not for those of other authors."""
+    everything, _, all_texts = await steps_of_a_turn(pieces=20, where=None)
+    chosen, _, texts = await steps_of_a_turn(pieces=20, where=is_specialist)
+    assert len(all_texts) == 62
+    assert texts == ["Done.", "Done."]
+    # One step for each item; the rest is closing one member and starting the next.
+    assert everything - chosen == 60
 
 
 async def test_other_authors_cost_nothing() -> None:
-    """The events of other authors are skipped without waking the reader, in every member of the chain."""
-    everything, all_texts = await steps_of_the_reader(where=None)
-    chosen, texts = await steps_of_the_reader(where=lambda event: event.author == "specialist")
-    assert len(all_texts) == 62
+    """However many events of other authors are skipped, in every member of the chain, no task is switched to."""
+    _, few, _ = await steps_of_a_turn(pieces=10, where=is_specialist)
+    _, many, texts = await steps_of_a_turn(pieces=50, where=is_specialist)
     assert texts == ["Done.", "Done."]
-    # One step for each item that it is given; the rest is closing one member and starting the next.
-    assert everything - chosen == 60
+    assert many == few
 
 
 # -- openai-agents: the second run is built from what the first one said
