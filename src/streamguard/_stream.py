@@ -196,7 +196,8 @@ def guarded_stream(
         on_early_exit: ``"drain"`` lets the source run to its own end (its items are dropped) after a clean early way
             out, for at most ``cleanup_timeout``, before ``cancel`` and the close.
         cleanup_timeout: Seconds for the close, and again for the tail (and for a drain); ``None`` for no limit; 0 for
-            what needs no waiting. The longest stay at the exit is the sum, plus 0.25 s for each that is cut.
+            what needs no waiting. The longest stay at the exit is the sum (an awaitable ``cancel`` has the same limit),
+            plus 0.25 s for each that is cut.
         tail: Called with the `StreamEnd`, and awaited if awaitable, once, after everything is closed, on every way out.
         prefetch: Items that the source may run ahead of the reader, once the first was read.
         release_agents: Whether the run lets go of its agents, last before the tail, as `streamguard.release_agents`
