@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from nothing_left import collect_until_quiet
-from streamguard import ResultHistory
-from streamguard import ReleaseReport, release_agents
+from streamguard import ReleaseReport, ResultHistory, release_agents
 
 
 class Agent:

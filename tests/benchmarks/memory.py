@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 from agents import Agent, Runner, RunResultStreaming, function_tool, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from streamguard import guarded_stream
-from streamguard import ResultHistory
+from streamguard import ResultHistory, guarded_stream
 
 TURNS = 1_000
 MANY_TURNS = 10_000
