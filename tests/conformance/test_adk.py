@@ -101,6 +101,44 @@ async def test_aclosing_loses_the_cancellation(turn: Turn) -> None:
     assert leaving.outcome == "returned"
 
 
+async def time_out_while_closing(turn: Turn, opener: Opener) -> bool:
+    """Whether a time limit around the block fires that passes while the turn is being closed."""
+    try:
+        async with asyncio.timeout(None) as limit:
+            async with opener(turn) as events:
+                async for event in events:
+                    if turn.is_final(event):
+                        turn.probe.may_close.clear()
+                        release = asyncio.create_task(_pass_then_release(turn.probe, limit))
+                        break
+    except TimeoutError:
+        return True
+    finally:
+        await release
+    return False
+
+
+async def _pass_then_release(probe: Probe, limit: asyncio.Timeout) -> None:
+    await probe.closing.wait()
+    limit.reschedule(0)
+    while not limit.expired():
+        await asyncio.sleep(0)
+    await anyio.wait_all_tasks_blocked()
+    probe.may_close.set()
+
+
+async def test_timeout_while_closing(turn: Turn) -> None:
+    """A time limit around the block that passes while the turn is closed fires, and the cleanup is complete by then."""
+    assert await time_out_while_closing(turn, guarded)
+    assert turn.probe.open_calls == 0
+
+
+@pytest.mark.parametrize("turn", ["llm_agent"], indirect=True)
+async def test_aclosing_loses_the_timeout(turn: Turn) -> None:
+    """With `contextlib.aclosing` ADK keeps the cancellation by which a time limit ends the block."""
+    assert not await time_out_while_closing(turn, aclosed)
+
+
 def break_wire_at_the_end(turn: Turn) -> None:
     """Lets the cleanup of the model call that is open at the final response raise."""
     is_final = turn.is_final
