@@ -6,21 +6,20 @@ running; a close that fails never stops the next one.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from ._closing import close
 from ._end import EndReason, StreamEnd
+from ._guard import Block, make_owner
 from ._leaving import close_stream, limit, release, run_tail, without_frames
 from ._options import Options, check_function
 from ._outcome import Outcome
 from ._owner import Owner
-from ._sources import NO_DETAILS, Details, Guard, Made, Source, kind_of
-from ._stream import make_owner, warn_unleft
+from ._sources import NO_DETAILS, Details, Made, Source, kind_of
 from ._task import Task
 
 T = TypeVar("T")
@@ -32,24 +31,18 @@ _NOTHING_BEFORE: StreamEnd[Any] = StreamEnd(
 )
 
 
-class GuardedChain(Guard, Generic[T]):
+class GuardedChain(Block[T]):
     """Several guarded streams that are read as one; made by `guarded_chain`."""
 
     __slots__ = (
-        "__weakref__",
         "_all_closed",
         "_cancel",
         "_closing",
-        "_end",
         "_ends",
         "_hand_offs",
-        "_home",
         "_index",
-        "_left",
         "_options",
         "_outcome",
-        "_owner",
-        "_place",
         "_queue",
         "_reading",
         "_reason",
@@ -59,16 +52,10 @@ class GuardedChain(Guard, Generic[T]):
     def __init__(
         self, members: tuple[object, ...], options: Options[T], cancel: Callable[[Any], object] | None, depth: int = 2
     ) -> None:
-        self._left = True  # nothing to warn of if a member is no source
         self._queue: deque[object] = deque(_checked(member) for member in members)
-        self._left = False
         self._hand_offs: deque[object] = deque()
         self._options = options
         self._cancel = cancel
-        self._owner: Owner[T] | None = None
-        """The running member's."""
-        self._home: Owner[T] | None = None
-        """Runs what belongs to no member; it has no source of its own."""
         self._outcome: Outcome | None = None
         """What went wrong with members that are closed."""
         self._ends: list[StreamEnd[T]] = []
@@ -80,9 +67,7 @@ class GuardedChain(Guard, Generic[T]):
         self._closing = False
         self._all_closed: Task | None = None
         """Never started, only waited for and finished."""
-        self._end: StreamEnd[T] | None = None
-        frame = sys._getframe(depth)
-        self._place = (frame.f_code.co_filename, frame.f_lineno)
+        super().__init__(depth + 1)
 
     def __repr__(self) -> str:
         state = "closed" if self._end else f"at member {self.current}" if self._home else "not entered"
@@ -131,9 +116,6 @@ class GuardedChain(Guard, Generic[T]):
             raise RuntimeError(f"{self!r} has ended; no member can be added. Make a new chain")
 
     # -- reading
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> T:
         if self._home is None:
@@ -256,45 +238,15 @@ class GuardedChain(Guard, Generic[T]):
             self._outcome.errors.extend(owner.cleanup_errors)
             self._ends.append(replace(_NOTHING_BEFORE, cleanup_errors=tuple(owner.cleanup_errors), source=member))
 
-    async def aclose(self) -> None:
-        """Close the chain and wait until it is closed, as `GuardedStream.aclose`; no further member is started.
-
-        Raises:
-            RuntimeError: If a member's source itself calls this, or a task of another event loop.
-        """
-        if self._home is None:
-            async with self:
-                return
-        if self._end is not None:
-            return
-        self._home.check_loop()
-        if self._owner is not None and self._owner.runs_here():
-            raise RuntimeError(f"{self!r} cannot be closed from inside its own source; use stop()")
-        self.stop()
-        remembered: list[BaseException] = []
-        try:
-            await self._close_all(NO_DETAILS, None, remembered, may_drain=False)
-            if remembered:
-                raise remembered[0]
-        finally:
-            remembered.clear()  # their tracebacks hold this frame
-
-    @property
-    def end(self) -> StreamEnd[T]:
-        """How the chain ended.
-
-        Raises:
-            RuntimeError: Before the block has been left.
-        """
-        if self._end is None:
-            raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
-        return self._end
+    async def _close_now(self, remembered: list[BaseException]) -> None:
+        await self._close_all(NO_DETAILS, None, remembered, may_drain=False)
 
     # -- the block
 
     async def __aenter__(self) -> Self:
         if self._home is not None:
             raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
+        # It has no source of its own, and runs what belongs to no member.
         self._home = home = make_owner(Source(_nothing), self._options)
         home.name = "the chain"
         self._all_closed = home.make_task()
@@ -343,10 +295,6 @@ class GuardedChain(Guard, Generic[T]):
             release=read[-1].release if read else None,
         )
         return without_frames(end) if self._options.release_agents else end
-
-    def __del__(self) -> None:
-        if not getattr(self, "_left", True):
-            warn_unleft(self, self._place, entered=self._home is not None, owner=self._owner)
 
 
 async def _nothing() -> AsyncIterator[Any]:

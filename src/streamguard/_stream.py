@@ -6,43 +6,32 @@ is the owner's (`_owner`), leaving the block is `_leaving`'s.
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import sys
-import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
-
-import anyio
+from typing import Literal, Self, TypeVar
 
 from ._closing import close
 from ._end import StreamEnd
+from ._guard import Block, make_owner
 from ._leaving import call_cancel, close_stream, describe_end, limit, release, run_tail, without_frames
 from ._options import Options
 from ._outcome import Outcome
-from ._owner import Owner
-from ._sources import NO_DETAILS, Given, Guard, Source, describe
+from ._sources import NO_DETAILS, Given, Source, describe
 
 T = TypeVar("T")
 
 
-class GuardedStream(Guard, Generic[T]):
+class GuardedStream(Block[T]):
     """A stream that is closed when its ``async with`` block is left; made by `guarded_stream`."""
 
-    __slots__ = ("__weakref__", "_end", "_left", "_options", "_owner", "_place", "_pull", "_source")
+    __slots__ = ("_options", "_pull", "_source")
 
     def __init__(self, source: object, options: Options[T], depth: int = 2) -> None:
-        self._left = True  # nothing to warn of if this is no source
         self._source = Source(source)
-        self._left = False
         self._options = options
-        self._owner: Owner[T] | None = None
         self._pull: Callable[[], Awaitable[T]] = self._refuse
-        self._end: StreamEnd[T] | None = None
-        frame = sys._getframe(depth)
-        self._place = (frame.f_code.co_filename, frame.f_lineno)
+        super().__init__(depth + 1)
 
     def __repr__(self) -> str:
         state = "closed" if self._end else "open" if self._owner else "not entered"
@@ -52,9 +41,6 @@ class GuardedStream(Guard, Generic[T]):
         raise RuntimeError(f'{self!r} is read outside its block; use "async with" around the loop that reads it')
 
     # -- reading
-
-    def __aiter__(self) -> Self:
-        return self
 
     def __anext__(self) -> Awaitable[T]:
         return self._pull()
@@ -69,51 +55,18 @@ class GuardedStream(Guard, Generic[T]):
         if self._owner is not None:
             self._owner.stop()
 
-    async def aclose(self) -> None:
-        """Close the source and wait until it is closed; any number of tasks may call this, at any time.
-
-        A pending read ends the reader's loop. Errors of the close leave from the exit of the block. A guard that was
-        never entered is closed for good.
-
-        Raises:
-            RuntimeError: If the source itself calls this, or a task of another event loop.
-        """
-        if self._owner is None:
-            async with self:
-                return
+    async def _close_now(self, remembered: list[BaseException]) -> None:
         owner = self._owner
-        if self._end is not None:
-            return
-        owner.check_loop()
-        if owner.runs_here():
-            raise RuntimeError(f"{self!r} cannot be closed from inside its own source; use stop()")
-        owner.stop()
-        remembered: list[BaseException] = []
-        try:
-            await call_cancel(owner, self._options, remembered)
-            await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
-            if remembered:
-                raise remembered[0]
-        finally:
-            remembered.clear()  # their tracebacks hold this frame
-
-    @property
-    def end(self) -> StreamEnd[T]:
-        """How the stream ended.
-
-        Raises:
-            RuntimeError: Before the block has been left.
-        """
-        if self._end is None:
-            raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
-        return self._end
+        assert owner is not None
+        await call_cancel(owner, self._options, remembered)
+        await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
 
     # -- the block
 
     async def __aenter__(self) -> Self:
         if self._owner is not None:
             raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
-        self._owner = make_owner(self._source, self._options)
+        self._home = self._owner = make_owner(self._source, self._options)
         self._pull = self._owner.pull_ahead if self._options.prefetch else self._owner.pull
         return self
 
@@ -148,24 +101,6 @@ class GuardedStream(Guard, Generic[T]):
         if not self._options.release_agents:
             return now
         return without_frames(replace(now, last=before.last, release=before.release))
-
-    def __del__(self) -> None:
-        if not getattr(self, "_left", True):
-            warn_unleft(self, self._place, entered=self._owner is not None, owner=self._owner)
-
-
-def warn_unleft(guard: object, place: tuple[str, int], *, entered: bool, owner: Owner[Any] | None) -> None:
-    """Warn of a guard that goes away without having been left, and ask its owner to close."""
-    if owner is not None:
-        owner.nudge_from_anywhere()
-    fault = "entered, but its block was never left" if entered else "never entered"
-    # No stack level fits: the collector calls this from anywhere.
-    warnings.warn(
-        f'{guard!r}, made at {place[0]}:{place[1]}, was {fault}; use "async with"',
-        ResourceWarning,
-        stacklevel=1,
-        source=guard,
-    )
 
 
 def guarded_stream(
@@ -226,36 +161,3 @@ def guarded_stream(
     """
     options = Options(until, where, cancel, on_early_exit, cleanup_timeout, tail, prefetch, release_agents)
     return GuardedStream(source, options)
-
-
-def make_owner(source: Source, options: Options[T]) -> Owner[T]:
-    """An owner for the event loop that is running."""
-    trio = sys.modules.get("trio")
-    # trio first: as a guest it runs inside an asyncio loop.
-    if trio is not None and _in_trio_task(trio):
-        return _trio_owner()(source, options)
-    asyncio.get_running_loop()
-    return _asyncio_owner()(source, options)
-
-
-def _in_trio_task(trio: Any) -> bool:
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
-        return False
-    return True
-
-
-@functools.cache
-def _trio_owner() -> type[Owner[Any]]:
-    from ._trio import Owner
-
-    return Owner
-
-
-@functools.cache
-def _asyncio_owner() -> type[Owner[Any]]:
-    from ._asyncio import Owner
-
-    anyio.get_cancelled_exc_class()  # takes in the backend now; at the first close somebody would wait for it
-    return Owner
