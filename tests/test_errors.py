@@ -13,7 +13,7 @@ import pytest
 
 from nothing_left import Watch
 from recording import Fault, only_asyncio
-from streamguard import CleanupError, CleanupTimeoutError, EndReason, GuardedStream, guarded_stream
+from streamguard import CleanupError, CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -929,3 +929,43 @@ async def test_note_of_a_displaced_error(watch: Watch) -> None:
         await task
     assert caught.value.__notes__ == ["streamguard: this took the place of: KeyError: 'body'"]
     watch.claim("displaced while it was closed: KeyError: 'body'")
+
+
+# -- errors in the record, with release_agents=True
+
+
+class BuiltElsewhere(Exception):
+    """An error that nobody can make again, as those of some validators."""
+
+    def __new__(cls, *args: object, made: bool = False) -> "BuiltElsewhere":
+        if not made:
+            raise TypeError("use BuiltElsewhere.make()")
+        return super().__new__(cls, *args)
+
+    @classmethod
+    def make(cls) -> "BuiltElsewhere":
+        error = cls.__new__(cls, "built elsewhere", made=True)
+        error.args = ("built elsewhere",)
+        return error
+
+
+@pytest.mark.parametrize("error", [BuiltElsewhere.make(), FileNotFoundError(2, "no file", "name"), ValueError("plain")])
+async def test_error_in_a_record_without_frames(error: Exception) -> None:
+    """An error leaves untouched whether it can be copied or not, the tail runs, and the record's one has no frames."""
+    tails: list[StreamEnd[int]] = []
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(type(error)) as caught:
+        async with guarded_stream(source(), release_agents=True, tail=tails.append) as stream:
+            async for _ in stream:
+                raise error
+    assert caught.value is error
+    assert [end.reason for end in tails] == [EndReason.FAILED]
+    kept = stream.end.error
+    assert kept is not None
+    assert kept is not error
+    assert kept.__traceback__ is None
+    assert str(error) in str(kept)
+    assert getattr(kept, "filename", None) == getattr(error, "filename", None)

@@ -152,3 +152,12 @@ def test_no_loop_needed() -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
     assert ResultHistory[Result]().append(Result("writer")).report.released == 1
+
+
+def test_append_while_iterating() -> None:
+    """A loop over the history sees what was there when it began, whatever is appended meanwhile."""
+    history = ResultHistory[str]()
+    history.append("one")
+    for entry in history:
+        history.append(entry.result + " more")
+    assert [entry.result for entry in history] == ["one", "one more"]

@@ -276,12 +276,24 @@ def test_cycle() -> None:
     """Records that hold each other are copied once."""
     agent = Agent("writer")
     item = Item(agent, "one")
-    item.output = [item]
+    item.text = [item]
     result = Result([item], agent)
     release_agents(result)
     copied = result.new_items[0]
     assert copied is not item
-    assert copied.output[0] is copied
+    assert copied.text[0] is copied
+
+
+def test_output_of_a_tool() -> None:
+    """What a tool returned is the user's: an agent in it stays, in a dict as well, and the report tells of it."""
+    agent, other = Agent("writer"), Agent("other")
+    item = Item(agent, "one")
+    item.output = output = {"who": other}
+    result = Result([item], agent)
+    report = release_agents(result)
+    assert result.new_items[0].output is output
+    assert output == {"who": other}
+    assert any("output" in path and "other" in path for path in report.held)
 
 
 def test_unknown_agents_of_the_same_kind() -> None:

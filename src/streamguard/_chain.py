@@ -7,7 +7,7 @@ running; a close that fails never stops the next one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
@@ -247,7 +247,7 @@ class GuardedChain(Block[T]):
         if self._home is not None:
             raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
         # It has no source of its own, and runs what belongs to no member.
-        self._home = home = make_owner(Source(_nothing), self._options)
+        self._home = home = make_owner(Source(_Nothing()), self._options)
         home.name = "the chain"
         self._all_closed = home.make_task()
         self._outcome = Outcome(None, home.cleanup_errors, home.cancelled)
@@ -263,12 +263,13 @@ class GuardedChain(Block[T]):
         try:
             outcome.leave_by(body)
             self._reason = self._reason or EndReason.LEFT
-            await self._close_all((kind, body, trace), body, outcome.remembered, may_drain=True)
+            # Every wait inside is shielded and has the limit, by `Task.join`.
+            await self._close_all((kind, body, trace), body, outcome.remembered, may_drain=True)  # noqa: ASYNC102
             if self._options.release_agents:
                 self._ends = [release(end, outcome) for end in self._ends]
             self._end = self._describe(outcome)
             if self._options.tail is not None:
-                await run_tail(home, self._options, outcome, self._end)
+                await run_tail(home, self._options, outcome, self._end)  # noqa: ASYNC102
                 self._end = self._describe(outcome)
             self._left = True
             outcome.report()
@@ -297,10 +298,11 @@ class GuardedChain(Block[T]):
         return without_frames(end) if self._options.release_agents else end
 
 
-async def _nothing() -> AsyncIterator[Any]:
+class _Nothing:
     """The source of the owner that runs the tail."""
-    return
-    yield
+
+    async def __anext__(self) -> Any:
+        raise StopAsyncIteration
 
 
 def _checked(member: object) -> object:

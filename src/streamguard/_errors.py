@@ -5,6 +5,8 @@ The rule kept here: one error leaves a block, bare; every other one becomes a no
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import traceback
 
@@ -36,10 +38,28 @@ def consists_of(error: BaseException | None, kind: type[BaseException]) -> bool:
 
 
 def without_traceback(error: BaseException) -> BaseException:
-    """A copy of an error that holds no frames; those of an agent run hold its agents."""
+    """A copy of an error that holds no frames, and no run; both hold agents."""
     if isinstance(error, BaseExceptionGroup):
         return error.derive([without_traceback(member) for member in error.exceptions])
-    # Not by the constructor, which may take other arguments than those it keeps.
+    copied = _copy(error)
+    for name, value in list(vars(copied).items()):
+        if hasattr(value, "last_agent"):  # what an SDK's error tells of its run
+            setattr(copied, name, None)
+    return copied.with_traceback(None)
+
+
+def _copy(error: BaseException) -> BaseException:
+    # An error may be made of other arguments than those it keeps, or keep what no copy has.
+    for make in (copy.copy, _copy_of_what_is_kept):
+        with contextlib.suppress(Exception):
+            copied = make(error)
+            if type(copied) is type(error) and copied is not error and str(copied) == str(error):
+                return copied
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return RuntimeError(f"{text} (stands for an error that cannot be copied)")
+
+
+def _copy_of_what_is_kept(error: BaseException) -> BaseException:
     copied = type(error).__new__(type(error), *error.args)
     copied.args = error.args
     vars(copied).update(vars(error))

@@ -77,7 +77,7 @@ class ResultHistory(Sequence[HistoryEntry[R]]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[HistoryEntry[R]]:
-        return iter(self._entries)
+        return iter(tuple(self._entries))  # a turn may be appended while somebody awaits in the loop
 
     @overload
     def __getitem__(self, index: int) -> HistoryEntry[R]: ...

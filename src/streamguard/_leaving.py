@@ -68,7 +68,7 @@ def release(end: StreamEnd[T], outcome: Outcome) -> StreamEnd[T]:
         report, last = release_with(end.source, end.last)
     except Exception as error:
         outcome.errors.append(error)
-        return end
+        return without_frames(end)
     return without_frames(replace(end, release=report, last=last))
 
 

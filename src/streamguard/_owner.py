@@ -196,7 +196,7 @@ class Owner(Handoff[T]):
                 await self.foreign(self.source.open)()
             step = self.foreign(self.source.step)
         except BaseException as error:
-            return await self._fail_and_linger(error)
+            return await self._fail_and_linger(error)  # noqa: ASYNC102 - ended by whoever leaves the block
         dropped = self.members.dropped
         picky = self._until is not None or self._where is not None
         steps = 0
@@ -211,7 +211,7 @@ class Owner(Handoff[T]):
             except StopAsyncIteration:
                 return self._end()
             except BaseException as error:
-                return await self._fail_and_linger(error)
+                return await self._fail_and_linger(error)  # noqa: ASYNC102 - the same
             # A predicate may have stopped the stream.
             if keep and not self.over:
                 self.offer(item)

@@ -30,7 +30,7 @@ AFAR = 1_000
 
 Path: TypeAlias = tuple[object, ...]
 
-_USERS = ("context", "input", "final_output", "raw_responses")
+_USERS = ("context", "input", "output", "final_output", "raw_responses")
 """Attributes whose value is the user's, or the model's, whatever it is."""
 
 # What leads to the whole program, and holds nothing for a result. The namespace of a module, to which every function
@@ -168,6 +168,8 @@ class Walk:
 
 
 def _is_world(thing: object) -> bool:
+    if hasattr(type(thing), "on_span_end"):
+        return True  # a trace processor, which keeps what it likes of all runs
     return is_a(thing, _WORLD) or (type(thing) is dict and ("__spec__" in thing or "__builtins__" in thing))
 
 

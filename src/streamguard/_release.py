@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _AT_MOST = 20
 """How many paths a report tells."""
+_PROXIES = 4
+"""How many proxies around a result are looked through; some objects have an attribute of any name."""
 _MISSING = object()
 _reports: dict[int, tuple[weakref.ref[Any], ReleaseReport]] = {}
 """What was released, by the result's id: its names are nowhere else any more."""
@@ -77,8 +79,9 @@ def release_agents(result: object, /) -> ReleaseReport:
 
 def release_with(result: object, last: T) -> tuple[ReleaseReport, T]:
     """Release a result, and give back its last event without its agents: an event holds them as well."""
-    wrapped = _read(result, "__wrapped__")  # instrumentation wraps objects in proxies
-    result = result if wrapped is None else wrapped
+    for _ in range(_PROXIES):  # instrumentation wraps objects in proxies
+        wrapped = _read(result, "__wrapped__")
+        result = result if wrapped is None else wrapped
     if not _is_result(result):
         return ReleaseReport(known=False), last
     release = _Release(result, last)

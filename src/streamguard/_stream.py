@@ -78,11 +78,12 @@ class GuardedStream(Block[T]):
             raise RuntimeError(f'{self!r} is left without having been entered; use "async with"')
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
-            self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))
+            # Every wait inside is shielded and has the limit, by `Task.join`.
+            self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))  # noqa: ASYNC102
             if self._options.release_agents:
                 self._end = release(self._end, outcome)
             if self._options.tail is not None:
-                await run_tail(owner, self._options, outcome, self._end)
+                await run_tail(owner, self._options, outcome, self._end)  # noqa: ASYNC102
                 self._end = self._up_to_date(self._end, describe_end(owner, outcome))
             owner.last = None
             self._left = True
