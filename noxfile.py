@@ -79,3 +79,4 @@ def memory(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     session.install(".", "--group", "bench")
     session.run("python", "tests/benchmarks/bench.py", *session.posargs)
+    session.run("python", "tests/benchmarks/tracing.py")

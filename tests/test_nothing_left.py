@@ -181,7 +181,7 @@ def test_it_fails_the_test(pytester: pytest.Pytester, monkeypatch: pytest.Monkey
             pass
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:asyncio")
     # On three backends each. What is left is an error of the teardown: such a test counts twice.
     result.assert_outcomes(passed=5 * 3 + 1, errors=2 * 3, failed=3)
     result.stdout.fnmatch_lines(

@@ -93,7 +93,7 @@ async def _step_on(generator: AnyGenerator, place: str, cause: RuntimeError | No
 
 def close_unstarted(generator: AnyGenerator) -> bool:
     """Close a generator that never ran, or is at its end: nothing has to be awaited. False if it did run."""
-    if generator.ag_frame is not None and not _is_unstarted(generator):
+    if generator.ag_frame is not None and not is_unstarted(generator):
         return False
     try:
         generator.aclose().send(None)
@@ -104,12 +104,12 @@ def close_unstarted(generator: AnyGenerator) -> bool:
 
 if sys.version_info >= (3, 12):
 
-    def _is_unstarted(generator: AnyGenerator) -> bool:
+    def is_unstarted(generator: AnyGenerator) -> bool:
         return inspect.getasyncgenstate(generator) == inspect.AGEN_CREATED
 
 else:
 
-    def _is_unstarted(generator: AnyGenerator) -> bool:
+    def is_unstarted(generator: AnyGenerator) -> bool:
         # Python 3.11 does not tell; the frame still stands at the instruction that made the generator.
         frame = generator.ag_frame
         return frame.f_code.co_code[frame.f_lasti] == opcode.opmap["RETURN_GENERATOR"]
