@@ -3,12 +3,13 @@
 import inspect
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pytest_asyncio")
-pytest.importorskip("pytest_trio")
+from nothing_left import collect_until_quiet
 
 LEAVING = """
 import asyncio, contextlib
@@ -114,6 +115,15 @@ def configure(project: pytest.Pytester, *lines: str, filter: str = "default") ->
         TRIO_WARNS,
     ]
     project.makeini("\n".join([*always, *lines]))
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect here what other plugins leave open, an event loop for example: the next test would be blamed."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        collect_until_quiet()
 
 
 def run(project: pytest.Pytester, tests: str, *arguments: str) -> pytest.RunResult:
@@ -330,6 +340,7 @@ def test_cycle():
     loop.run_until_complete(in_a_cycle())
 
 def test_other():
+    loop.run_until_complete(asyncio.sleep(0))
     loop.close()
 """
     result = run(project, SYNC + tests, "--streamguard=error")
