@@ -223,6 +223,38 @@ def test_counted(tmp_path: Path) -> None:
     assert [leak["count"] for leak in traced(script, cwd=tmp_path)] == [1000]
 
 
+def test_output_of_a_program_that_changes_its_folder(leaks: Path) -> None:
+    """The file of `--output` is where it was named, wherever the program goes."""
+    program = "import os\nos.chdir('/')\n" + leaks.read_text()
+    write(leaks.parent / "moves.py", program)
+    run = python(*TRACE, "--output", "moved.txt", "moves.py", cwd=leaks.parent)
+    assert run.returncode == 1
+    assert "numbers" in (leaks.parent / "moved.txt").read_text()
+
+
+def test_output_that_cannot_be_written(leaks: Path) -> None:
+    """A file that cannot be written is said at once; the program does not run."""
+    run = python(*TRACE, "--output", "no/such/folder", "leaks.py", cwd=leaks.parent)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "--output: [Errno 2]" in run.stderr
+
+
+@pytest.mark.parametrize("line", ["sys.stderr = None", "import io; sys.stderr = io.StringIO()"])
+def test_program_that_replaces_its_stderr(leaks: Path, line: str) -> None:
+    """The report goes where standard error was when the program began."""
+    write(leaks.parent / "replaces.py", f"import sys\n{line}\n" + leaks.read_text())
+    run = python(*TRACE, "replaces.py", cwd=leaks.parent)
+    assert run.returncode == 1
+    assert "numbers" in run.stderr
+
+
+def test_program_that_closes_its_stderr(tmp_path: Path) -> None:
+    """A program without leaks that closes its standard error ends as it would."""
+    write(tmp_path / "closes.py", "import sys\nsys.stderr.close()\n")
+    run = python(*TRACE, "closes.py", cwd=tmp_path)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
 def test_output(leaks: Path) -> None:
     """The report goes to a file if one is named, as text or as JSON."""
     run = python(*TRACE, "--output", "report.txt", "leaks.py", cwd=leaks.parent)

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from . import _program
 from ._report import as_json
@@ -17,7 +18,12 @@ _WITH_A_VALUE = ("--output", "--package")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; its exit status."""
     ours, theirs = _split(list(sys.argv[1:] if arguments is None else arguments))
-    options = _parser().parse_args(ours)
+    parser = _parser()
+    options = parser.parse_args(ours)
+    if options.output is not None:
+        options.output = _writable(parser, options.output)
+    # The program may replace or close its own.
+    out, err = sys.stdout, sys.stderr
     process = os.getpid()
     packages = [*options.package, *([options.program.partition(".")[0]] if options.m else [])]
     run = _program.run_module if options.m else _program.run_script
@@ -29,10 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status, interrupt = 1, error
     if os.getpid() != process:  # a child that the program forked
         return status
-    _tell(leaks, options)
+    _tell(leaks, options, out, err)
     if interrupt is not None:
         raise interrupt
     return status or int(bool(leaks.found))
+
+
+def _writable(parser: argparse.ArgumentParser, file: str) -> str:
+    """Where a file is, whatever folder the program changes to; said at once if it cannot be written."""
+    try:
+        with open(file, "a", encoding="utf-8"):
+            return os.path.abspath(file)
+    except OSError as error:
+        parser.error(f"--output: {error}")
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -65,23 +80,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tell(leaks: Leaks, options: argparse.Namespace) -> None:
+def _tell(leaks: Leaks, options: argparse.Namespace, out: TextIO | None, err: TextIO | None) -> None:
     if options.json:
         text = as_json([*leaks.found, *(leaks.inside if options.all else ())])
     else:
-        text = leaks.report(inside=options.all, colour=options.output is None and _has_colours())
+        text = leaks.report(inside=options.all, colour=options.output is None and _has_colours(err))
     if options.output is not None:
         with open(options.output, "w", encoding="utf-8") as file:
             file.write(text + "\n" if text else "")
     elif options.json:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        _write(out, text + "\n")
     elif text:
-        sys.stderr.write(f"\n{text}\n")
+        _write(err, f"\n{text}\n")
 
 
-def _has_colours() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is not None and not stream.closed:
+        stream.write(text)
+        stream.flush()
+
+
+def _has_colours(stream: TextIO | None) -> bool:
+    if stream is None or stream.closed:
+        return False
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 if __name__ == "__main__":

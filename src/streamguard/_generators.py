@@ -112,4 +112,5 @@ else:
     def is_unstarted(generator: AnyGenerator) -> bool:
         # Python 3.11 does not tell; the frame still stands at the instruction that made the generator.
         frame = generator.ag_frame
+        assert frame is not None
         return frame.f_code.co_code[frame.f_lasti] == opcode.opmap["RETURN_GENERATOR"]
