@@ -969,3 +969,23 @@ async def test_error_in_a_record_without_frames(error: Exception) -> None:
     assert kept.__traceback__ is None
     assert str(error) in str(kept)
     assert getattr(kept, "filename", None) == getattr(error, "filename", None)
+
+
+class _RunData:
+    last_agent = object()
+
+
+async def test_error_in_a_record_holds_no_run() -> None:
+    """What an SDK's error tells of its run holds agents: the copy goes without, the error keeps it."""
+    error = ValueError("too many turns")
+    error.run_data = data = _RunData()
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(ValueError, match="too many turns"):
+        async with guarded_stream(source(), release_agents=True) as stream:
+            async for _ in stream:
+                raise error
+    assert error.run_data is data
+    assert stream.end.error.run_data is None

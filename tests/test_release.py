@@ -881,3 +881,39 @@ def test_last_event_of_another_kind() -> None:
     assert report.held == ("last.agent: writer",)
     assert release_with(result_with(), "text")[1] == "text"
     assert release_with("unknown", own)[1] is own
+
+
+class Wrapped:
+    """A proxy, as instrumentation puts around a result."""
+
+    def __init__(self, wrapped: object) -> None:
+        self.__wrapped__ = wrapped
+
+
+def test_proxy_of_a_proxy() -> None:
+    """A result is known through two proxies, and released."""
+    result = Result([Item(Agent("writer"), "one")], Agent("writer"))
+    report = release_agents(Wrapped(Wrapped(result)))
+    assert report.known
+    assert result.new_items[0].agent is None
+
+
+class Processor:
+    """A trace processor: it keeps what it likes of all runs."""
+
+    def __init__(self, kept: object) -> None:
+        self.kept = kept
+
+    def on_span_end(self, span: object) -> None:
+        """Keep nothing more."""
+
+
+def test_trace_processor() -> None:
+    """What a trace processor keeps of other runs is no part of a result: neither named nor taken away."""
+    stranger = Agent("stranger")
+    result = Result([Item(Agent("writer"), "one")], Agent("writer"))
+    result._trace = processor = Processor([stranger])
+    report = release_agents(result)
+    assert "stranger" not in report.names
+    assert report.held == ()
+    assert processor.kept == [stranger]
