@@ -15,10 +15,11 @@ A = TypeVar("A")
 class AgentRef(Generic[A]):
     """A reference to an agent: strong until it is released, weak after; for those who write run items.
 
-    Called like a weak reference, it gives the agent or ``None``. An agent that was made inline, and that nobody else
-    holds, lives until `release` is called. An agent that cannot be weakly referenced (``__slots__`` without
+    Called like a weak reference, it gives the agent or ``None``. An agent that was made inline, and that nobody
+    else holds, lives until `release` is called. An agent that cannot be weakly referenced (``__slots__`` without
     ``__weakref__``) is gone at the release. References to the same agent are equal, released or not (one without
-    ``__weakref__``: until then), and hashable also where the agent is not. A copy refers to the same agent and is released on its own; pickling is refused.
+    ``__weakref__``: until then), and hashable also where the agent is not. A copy refers to the same agent and is
+    released on its own; pickling is refused.
 
     Args:
         agent: The agent.
