@@ -131,7 +131,7 @@ def _resolve(future: asyncio.Future[None] | None) -> None:
 class Owner(_owner.Owner[T]):
     """See `_owner.Owner`."""
 
-    __slots__ = ("_loop", "_wake")
+    __slots__ = ("_loop", "_new_future", "_wake")
 
     cancelled = asyncio.CancelledError
     closes_dropped = False
@@ -140,6 +140,7 @@ class Owner(_owner.Owner[T]):
 
     def __init__(self, source: Source, options: Options[T]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._new_future = self._loop.create_future
         self._wake: asyncio.Future[None] | None = None
         super().__init__(source, options)
 
@@ -147,25 +148,35 @@ class Owner(_owner.Owner[T]):
         return Task()
 
     def park(self) -> Awaitable[None]:
-        self._wake = future = self._loop.create_future()
+        self._wake = future = self._new_future()
         return future
 
     def unpark(self) -> None:
+        wake, self._wake = self._wake, None
+        _resolve(wake)
+
+    def let_others_run(self) -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+    def ask(self) -> Awaitable[None]:
         wake = self._wake
-        if wake is not None and not wake.done():
-            wake.set_result(None)
-
-    def unpark_soon(self) -> None:
-        self._loop.call_soon(self.unpark)
-
-    def arrive(self) -> Awaitable[None]:
-        self.reader = future = self._loop.create_future()
+        if wake is not None:
+            self._wake = None
+            try:
+                wake.set_result(None)
+            except asyncio.InvalidStateError:
+                pass  # cancelled, and so awake
+        self.reader = future = self._new_future()
         return future
 
     def notify(self) -> None:
         reader = self.reader
-        if reader is not None and not reader.done():
-            reader.set_result(None)
+        if reader is not None:
+            self.reader = None
+            try:
+                reader.set_result(None)
+            except asyncio.InvalidStateError:
+                pass
 
     def ending(self) -> bool:
         # asyncio.run() ends by starting the loop anew, to cancel all tasks, once, and wait for them.

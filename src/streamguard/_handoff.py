@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from ._end import EndReason
 
@@ -17,14 +17,6 @@ T = TypeVar("T")
 EMPTY: Any = object()
 
 
-class _Starting:
-    """Stands for the reader while its owner starts: an eager task runs the source at once, which may read as well."""
-
-    def done(self) -> bool:
-        return True
-
-
-STARTING = _Starting()
 _NOTHING_AHEAD: deque[Any] = deque(maxlen=0)
 
 
@@ -44,7 +36,9 @@ class Handoff(Generic[T]):
         "over",
         "overtaken",
         "reader",
+        "reading",
         "reason",
+        "started",
         "wanted",
     )
 
@@ -55,7 +49,11 @@ class Handoff(Generic[T]):
         self.name = name
         """What is read, for messages."""
         self.reader: Any = None
-        """What the waiting reader waits for; the backend's."""
+        """What wakes the waiting reader, until it is woken; the backend's."""
+        self.reading = False
+        """Whether a reader is at work, so that another one is refused."""
+        self.started = False
+        """Whether the owner was started."""
         self.wanted = False
         """Whether the source is to make another item."""
         self.over = False
@@ -84,39 +82,42 @@ class Handoff(Generic[T]):
         """Wake the owner if it is parked."""
         raise NotImplementedError
 
-    def unpark_soon(self) -> None:
-        """Wake the owner once all others had their turn."""
+    def let_others_run(self) -> Awaitable[None]:
+        """Wait, in the owner task, until all others had their turn."""
         raise NotImplementedError
 
-    def arrive(self) -> Awaitable[None]:
-        """Wait, in the reader's task, for `notify`; sets `reader` meanwhile."""
+    def ask(self) -> Awaitable[None]:
+        """Wake the owner, and wait, in the reader's task, for `notify`; sets `reader` meanwhile."""
         raise NotImplementedError
 
     def notify(self) -> None:
         """Wake the reader if one waits."""
         raise NotImplementedError
 
-    def request(self) -> None:
-        """Have the source make another item; starts the owner at the first call."""
+    def start(self) -> None:
+        """Start the owner, which makes an item if one is wanted."""
         raise NotImplementedError
 
     # -- the reader's side
 
     async def pull(self) -> T:
         """Hand out the next item."""
-        if self.reader is not None:
+        if self.reading:
             self._refuse()
         if self._slot is EMPTY and not self.over and self._failure is None:
-            self.request()
-            # An eager task may have brought the outcome already.
+            self.wanted = True
+            if not self.started:
+                self.start()
+            # A task that starts eagerly may have brought the outcome already.
             if self.wanted:
+                self.reading = True
                 try:
-                    await self.arrive()
+                    await self.ask()
                 finally:
-                    self.reader = None
+                    self.reading = False
         item = self._slot
         if item is EMPTY:
-            return self._end_of_reading()
+            self._end_of_reading()
         self._slot = EMPTY
         self.items += 1
         self.last = item
@@ -126,29 +127,45 @@ class Handoff(Generic[T]):
 
     async def pull_ahead(self) -> T:
         """Hand out the next item of a source that runs ahead of the reader."""
-        if self.reader is not None:
-            self._refuse()
         ahead = self._ahead
-        if not ahead and not self.over and self._failure is None:
-            self.request()
-            if not ahead and not self.over and self._failure is None:
-                try:
-                    await self.arrive()
-                finally:
-                    self.reader = None
-        if not ahead:
-            return self._end_of_reading()
+        if self.reading or not ahead:
+            await self._wait_for_some()
         item = ahead.popleft()
         self.items += 1
         self.last = item
-        if not self.matching:
-            if not self.over and not self.wanted and self._failure is None:
-                self.request()
-        elif not ahead:
-            self._match()
+        if not self.wanted:
+            self._go_on()
         return item
 
-    def _refuse(self) -> None:
+    async def _wait_for_some(self) -> None:
+        if self.reading:
+            self._refuse()
+        if self._is_dry():
+            self.wanted = True
+            if not self.started:
+                self.start()
+            if self._is_dry():
+                self.reading = True
+                try:
+                    await self.ask()
+                finally:
+                    self.reading = False
+        if not self._ahead:
+            self._end_of_reading()
+
+    def _is_dry(self) -> bool:
+        return not self._ahead and not self.over and self._failure is None
+
+    def _go_on(self) -> None:
+        """Have the source fill up again what was taken, if it is not at its end."""
+        if self.matching:
+            if not self._ahead:
+                self._match()
+        elif not self.over and self._failure is None:
+            self.wanted = True
+            self.unpark()
+
+    def _refuse(self) -> NoReturn:
         raise RuntimeError(
             f"the stream of {self.name} is being read by another task; "
             "let one task read it, or open one stream for each"
@@ -158,7 +175,7 @@ class Handoff(Generic[T]):
         self.over = True
         self.reason = self.reason or EndReason.MATCHED
 
-    def _end_of_reading(self) -> T:
+    def _end_of_reading(self) -> NoReturn:
         if self.over or self._failure is None:
             raise StopAsyncIteration
         failure, self._failure = self._failure, None
@@ -192,7 +209,8 @@ class Handoff(Generic[T]):
         else:
             self._slot = item
             self.wanted = False
-        self.notify()
+        if self.reader is not None:
+            self.notify()
 
     def offer_end(self) -> None:
         """Let the reader know that the source came to its end."""

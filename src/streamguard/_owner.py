@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from ._errors import CleanupError, consists_of, report, without
 from ._generators import AnyGenerator, SeveralError
-from ._handoff import STARTING, Handoff
+from ._handoff import Handoff
 from ._hooks import Members, collect_young
 from ._options import Options
 from ._sources import NO_DETAILS, Details, Source, describe
@@ -140,19 +140,16 @@ class Owner(Handoff[T]):
         """Whether the caller is the owner task."""
         return self.state not in (State.NEW, State.DONE) and self.task.is_current()
 
-    def request(self) -> None:
-        self.wanted = True
-        if self.state is not State.NEW:
-            self.unpark()
-            return
-        self.reader = STARTING
+    def start(self) -> None:
+        self.reading = True  # an eager task runs the source at once, which may read as well
         try:
             self.spawn()
         finally:
-            self.reader = None
+            self.reading = False
 
     def spawn(self) -> None:
         """Start the task; it closes the source at once if that was asked for."""
+        self.started = True
         self.state = State.SPAWNED
         self.task.start(self._main, self._context, f"streamguard: {self.name}", self._lost)
 
@@ -161,6 +158,7 @@ class Owner(Handoff[T]):
         if self.closing:
             self.spawn()
         else:
+            self.started = False
             self.state = State.NEW
             self._fail(self.cancelled())
 
@@ -194,50 +192,62 @@ class Owner(Handoff[T]):
         try:
             if not self.source.open_at_once():
                 await self.foreign(self.source.open)()
-            step = self.foreign(self.source.step)
         except BaseException as error:
             return await self._fail_and_linger(error)  # noqa: ASYNC102 - ended by whoever leaves the block
-        dropped = self.members.dropped
-        picky = self._until is not None or self._where is not None
-        steps = 0
         while not self.closing:
             try:
-                if dropped:
-                    await self._close(dropped)
-                item = await step()
-                if self.closing:
-                    break
-                keep = not self.over and (not picky or self._picks(item))
+                await self._run()
             except StopAsyncIteration:
                 return self._end()
+            except self.cancelled as cancellation:
+                if self.state is not State.IDLE:
+                    return await self._fail_and_linger(cancellation)  # noqa: ASYNC102 - the same
+                if not await self._answer(cancellation):
+                    return None
             except BaseException as error:
                 return await self._fail_and_linger(error)  # noqa: ASYNC102 - the same
-            # A predicate may have stopped the stream.
-            if keep and not self.over:
+        return None
+
+    async def _run(self) -> None:
+        """Step the source, and hand out what it makes as it is asked for, until the close."""
+        # One coroutine for all items, and few calls: this is what each item costs.
+        step, dropped = self.source.step, self.members.dropped
+        picky = self._until is not None or self._where is not None
+        steps = 0
+        self.state = _RUNNING
+        while not self.closing:
+            if dropped:
+                await self._close(dropped)
+            item = await step()
+            if not self.over and (not picky or self._picks(item)):
                 self.offer(item)
             if self.wanted or self.draining:
                 steps += 1
-                if steps % STEPS_PER_TURN:
+                if steps < STEPS_PER_TURN:
                     continue
-                self.unpark_soon()
+                steps = 0
+                self.state = _IDLE
+                await self.let_others_run()
             item = None  # the reader's now
             self.state = _IDLE
-            try:
+            while not (self.wanted or self.closing or self.draining):
                 await self.park()
-                while not (self.wanted or self.closing or self.draining):
-                    await self.park()
-            except self.cancelled as cancellation:
-                if not await self._answer(cancellation):
-                    return None
             self.state = _RUNNING
-        return None
 
     def _picks(self, item: T) -> bool:
         """Whether the reader gets this item; notes whether it is the last one."""
-        if self._where is not None and not _judge(self._where, item):
-            return False
-        self.matching = self._until is not None and _judge(self._until, item)
-        return True
+        predicate = self._where
+        try:
+            if predicate is not None:
+                verdict = predicate(item)
+                if verdict is False or (verdict is not True and not _truth(predicate, verdict)):
+                    return False
+            predicate = self._until
+            if predicate is not None:
+                self.matching = _truth(predicate, predicate(item))
+        except StopAsyncIteration as error:
+            raise RuntimeError(f"{describe(predicate)} raised StopAsyncIteration") from error
+        return not self.over  # a predicate may have stopped the stream
 
     def _end(self) -> None:
         self.exhausted = True
@@ -299,15 +309,14 @@ class Owner(Handoff[T]):
     async def _throw(self, throw: Callable[..., Awaitable[Any]], cancellation: BaseException) -> bool:
         try:
             item = await self.foreign(throw)(cancellation)
-            keep = not self.over and self._picks(item)
+            if not self.over and self._picks(item):
+                self.offer(item)
         except StopAsyncIteration:
             self._end()
             return False
         except BaseException as error:
             self._fail(error)
             return False
-        if keep and not self.over:
-            self.offer(item)
         return True
 
     async def _hold(self) -> None:
@@ -398,11 +407,7 @@ class Owner(Handoff[T]):
         self.cleanup_errors.append(error)
 
 
-def _judge(predicate: Callable[[T], bool], item: T) -> bool:
-    try:
-        verdict: object = predicate(item)
-    except StopAsyncIteration as error:
-        raise RuntimeError(f"{describe(predicate)} raised StopAsyncIteration") from error
+def _truth(predicate: object, verdict: object) -> bool:
     if inspect.isawaitable(verdict):
         if inspect.iscoroutine(verdict):
             verdict.close()

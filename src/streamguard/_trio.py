@@ -112,7 +112,7 @@ def _or_inf(seconds: float | None) -> float:
 class Owner(_owner.Owner[T]):
     """See `_owner.Owner`."""
 
-    __slots__ = ("_parked", "_reading", "_token")
+    __slots__ = ("_parked", "_token")
 
     cancelled = trio.Cancelled
     closes_dropped = True  # trio's finaliser would cut their cleanup
@@ -123,7 +123,6 @@ class Owner(_owner.Owner[T]):
     def __init__(self, source: Source, options: Options[T]) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._parked = False
-        self._reading = False
         super().__init__(source, options)
 
     def make_task(self) -> Task:
@@ -147,22 +146,24 @@ class Owner(_owner.Owner[T]):
             self._parked = False
             self.task.wake()
 
-    def unpark_soon(self) -> None:
-        self._token.run_sync_soon(self.unpark)
+    def let_others_run(self) -> Awaitable[None]:
+        return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
 
-    def arrive(self) -> Awaitable[None]:
+    def ask(self) -> Awaitable[None]:
+        if self._parked:
+            self._parked = False
+            self.task.wake()
         self.reader = trio.lowlevel.current_task()
-        self._reading = True
         return trio.lowlevel.wait_task_rescheduled(self._abort_read)  # noqa: ASYNC105 - the caller awaits it
 
     def _abort_read(self, _: RaiseCancelT) -> Abort:
-        self._reading = False
+        self.reader = None
         return Abort.SUCCEEDED
 
     def notify(self) -> None:
-        if self._reading and self.reader is not None:
-            self._reading = False
-            trio.lowlevel.reschedule(self.reader)
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            trio.lowlevel.reschedule(reader)
 
     def foreign(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         # System tasks are protected from Ctrl-C; what is not ours must stay interruptible.
@@ -188,13 +189,18 @@ class Owner(_owner.Owner[T]):
             self._token.run_sync_soon(nudge, self)
 
 
-def _protect_exits() -> None:
-    """Have Ctrl-C wait, while a block is left, until the exit itself waits: elsewhere it would cut the close."""
+def _set_protection() -> None:
+    """Say where Ctrl-C may strike: in the source, not in what closes it or hands out its items."""
     from ._chain import GuardedChain
     from ._stream import GuardedStream
 
+    # It steps the source. Around its own waits nothing is lost: an error there counts as one of the source.
+    trio.lowlevel.disable_ki_protection(_owner.Owner._run)
+    for function in (Owner.offer, Owner._close, Owner.park):
+        trio.lowlevel.enable_ki_protection(function)
+    # While a block is left it has to wait until the exit itself waits: elsewhere it would cut the close.
     for guard in (GuardedStream, GuardedChain):
         trio.lowlevel.enable_ki_protection(guard.__aexit__)
 
 
-_protect_exits()
+_set_protection()
