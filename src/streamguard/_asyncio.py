@@ -162,7 +162,7 @@ class Owner(_owner.Owner[T]):
         wake = self._wake
         if wake is not None:
             self._wake = None
-            try:
+            try:  # noqa: SIM105 - for every item: a context manager costs more than the rest
                 wake.set_result(None)
             except asyncio.InvalidStateError:
                 pass  # cancelled, and so awake
@@ -173,7 +173,7 @@ class Owner(_owner.Owner[T]):
         reader = self.reader
         if reader is not None:
             self.reader = None
-            try:
+            try:  # noqa: SIM105 - the same
                 reader.set_result(None)
             except asyncio.InvalidStateError:
                 pass

@@ -131,7 +131,7 @@ class GuardedChain(Block[T]):
                 if owner is None or (self._replacing and owner.reason is not EndReason.MATCHED):
                     owner = await self._advance()
                 try:
-                    return await (owner.pull_ahead() if self._options.prefetch else owner.pull())
+                    return await self._read()
                 except StopAsyncIteration:
                     await self._finish(owner)
         finally:

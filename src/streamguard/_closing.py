@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from ._end import EndReason
 from ._errors import consists_of
 from ._generators import close_generator
-from ._owner import Owner, State
+from ._owner import Owner
 from ._runs import Run
 from ._sources import Details, describe
+from ._stepping import State
 from ._task import GRACE, Limit, Task
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
         return
     owner.details = details
     owner.closing = owner.members.closing = True
+    owner.draining = False
     if owner.state is State.NEW and owner.source.close_unopened():
         owner.state = State.DONE
         return

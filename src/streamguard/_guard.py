@@ -10,11 +10,12 @@ import functools
 import sys
 import warnings
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 
 from ._end import StreamEnd
+from ._handoff import Reader
 from ._options import Options
 from ._owner import Owner
 from ._sources import Guard, Source
@@ -22,7 +23,7 @@ from ._sources import Guard, Source
 T = TypeVar("T")
 
 
-class Block(Guard, Generic[T]):
+class Block(Guard, Reader[T]):
     """A guard, as the user holds it."""
 
     __slots__ = ("__weakref__", "_end", "_home", "_left", "_owner", "_place")

@@ -7,9 +7,7 @@ is closed exactly once, by that task; no scope of ours is open over a ``yield`` 
 from __future__ import annotations
 
 import contextvars
-import enum
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -17,67 +15,35 @@ import anyio
 import anyio.lowlevel
 
 from ._errors import CleanupError, consists_of, report, without
-from ._generators import AnyGenerator, SeveralError
-from ._handoff import Handoff
+from ._generators import SeveralError
 from ._hooks import Members, collect_young
 from ._options import Options
-from ._sources import NO_DETAILS, Details, Source, describe
+from ._sources import NO_DETAILS, Details, Source
+from ._stepping import State, Stepper
 from ._task import Task
 
 T = TypeVar("T")
 
-STEPS_PER_TURN = 100
-"""How many items the owner may make at a stretch (skipped, or ahead of the reader) before others get their turn."""
 
-
-class State(enum.Enum):
-    """Where the owner is."""
-
-    NEW = enum.auto()
-    SPAWNED = enum.auto()
-    IDLE = enum.auto()
-    RUNNING = enum.auto()
-    ANSWERING = enum.auto()
-    CLOSING = enum.auto()
-    DONE = enum.auto()
-
-
-# Read for every item: a name of the module is cheaper than one of the enumeration.
-_IDLE, _RUNNING = State.IDLE, State.RUNNING
-
-
-class Owner(Handoff[T]):
+class Owner(Stepper[T]):
     """What a guard and its owner task share. It knows no guard, so that an abandoned guard is noticed."""
 
     __slots__ = (
         "_context",
         "_held",
-        "_until",
-        "_where",
         "abandoned",
         "asked",
         "cancel_called",
         "cleanup_errors",
-        "closing",
         "details",
-        "draining",
-        "exhausted",
         "members",
-        "source",
-        "state",
         "task",
     )
 
     def __init__(self, source: Source, options: Options[T]) -> None:
-        super().__init__(describe(source.opened), options.prefetch)
-        self.source = source
-        self.state = State.NEW
-        self.closing = False
-        """Whether the guard has asked for the close; for good."""
-        self.draining = False
-        """Whether items are dropped until the source ends by itself."""
-        self.exhausted = False
-        """Whether the source came to its own end."""
+        self.members = Members(keeps_all=self.closes_dropped)
+        """The generators that were started for the source."""
+        super().__init__(source, options, self.members.dropped)
         self.asked = False
         """Whether we cancelled the source: a cancellation that comes out is no error."""
         self.abandoned = False
@@ -88,11 +54,7 @@ class Owner(Handoff[T]):
         """The body's error, for context managers."""
         self.cleanup_errors: list[BaseException] = []
         self._context = contextvars.copy_context()
-        self._until = options.until
-        self._where = options.where
         self._held: BaseException | None = None
-        self.members = Members(keeps_all=self.closes_dropped)
-        """The generators that were started for the source."""
         self.task: Task = self.make_task()
 
     # -- what a backend brings
@@ -140,12 +102,13 @@ class Owner(Handoff[T]):
         """Whether the caller is the owner task."""
         return self.state not in (State.NEW, State.DONE) and self.task.is_current()
 
-    def start(self) -> None:
+    def start(self) -> bool:
         self.reading = True  # an eager task runs the source at once, which may read as well
         try:
             self.spawn()
         finally:
             self.reading = False
+        return self.wanted and not self.ahead
 
     def spawn(self) -> None:
         """Start the task; it closes the source at once if that was asked for."""
@@ -174,7 +137,7 @@ class Owner(Handoff[T]):
             self.members.closing = True
             self.task.forget()
             await self._close_source()
-            await self._close_dropped()
+            await self._close_rest()
         except GeneratorExit as error:
             self.offer_failure(error)
         except BaseException as error:  # nothing may escape: trio would end the whole run
@@ -196,9 +159,7 @@ class Owner(Handoff[T]):
             return await self._fail_and_linger(error)  # noqa: ASYNC102 - ended by whoever leaves the block
         while not self.closing:
             try:
-                await self._run()
-            except StopAsyncIteration:
-                return self._end()
+                return await (self.run_ahead() if self.prefetch else self.run())
             except self.cancelled as cancellation:
                 if self.state is not State.IDLE:
                     return await self._fail_and_linger(cancellation)  # noqa: ASYNC102 - the same
@@ -207,51 +168,6 @@ class Owner(Handoff[T]):
             except BaseException as error:
                 return await self._fail_and_linger(error)  # noqa: ASYNC102 - the same
         return None
-
-    async def _run(self) -> None:
-        """Step the source, and hand out what it makes as it is asked for, until the close."""
-        # One coroutine for all items, and few calls: this is what each item costs.
-        step, dropped = self.source.step, self.members.dropped
-        picky = self._until is not None or self._where is not None
-        steps = 0
-        self.state = _RUNNING
-        while not self.closing:
-            if dropped:
-                await self._close(dropped)
-            item = await step()
-            if not self.over and (not picky or self._picks(item)):
-                self.offer(item)
-            if self.wanted or self.draining:
-                steps += 1
-                if steps < STEPS_PER_TURN:
-                    continue
-                steps = 0
-                self.state = _IDLE
-                await self.let_others_run()
-            item = None  # the reader's now
-            self.state = _IDLE
-            while not (self.wanted or self.closing or self.draining):
-                await self.park()
-            self.state = _RUNNING
-
-    def _picks(self, item: T) -> bool:
-        """Whether the reader gets this item; notes whether it is the last one."""
-        predicate = self._where
-        try:
-            if predicate is not None:
-                verdict = predicate(item)
-                if verdict is False or (verdict is not True and not _truth(predicate, verdict)):
-                    return False
-            predicate = self._until
-            if predicate is not None:
-                self.matching = _truth(predicate, predicate(item))
-        except StopAsyncIteration as error:
-            raise RuntimeError(f"{describe(predicate)} raised StopAsyncIteration") from error
-        return not self.over  # a predicate may have stopped the stream
-
-    def _end(self) -> None:
-        self.exhausted = True
-        self.offer_end()
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, GeneratorExit) and not self._is_running():
@@ -312,7 +228,7 @@ class Owner(Handoff[T]):
             if not self.over and self._picks(item):
                 self.offer(item)
         except StopAsyncIteration:
-            self._end()
+            self.end()
             return False
         except BaseException as error:
             self._fail(error)
@@ -342,9 +258,9 @@ class Owner(Handoff[T]):
         closers = self.source.closers
         while closers:
             await self._run_closer(closers.pop())
-            await self._close(self.members.dropped)
+            await self.close_dropped()
 
-    async def _close_dropped(self) -> None:
+    async def _close_rest(self) -> None:
         """Close, or see closed, all that the source dropped."""
         members = self.members
         if not self.task.cut:
@@ -352,10 +268,10 @@ class Owner(Handoff[T]):
         if members.suspended():
             # The event loop may hold the last frame until this task has yielded once more.
             await anyio.lowlevel.cancel_shielded_checkpoint()
-            await self._close(members.dropped)
+            await self.close_dropped()
         if members.suspended():
             collect_young()
-            await self._close(members.dropped)
+            await self.close_dropped()
 
     async def wait_for_others(self) -> None:
         """Wait for the generators that others close; there is nothing that tells of it."""
@@ -364,9 +280,9 @@ class Owner(Handoff[T]):
             await anyio.sleep(pause)
             pause = min(pause + 0.001, 0.01)
 
-    async def _close(self, dropped: deque[AnyGenerator]) -> None:
-        while dropped:
-            await self._run_closer(self.source.closer_of(dropped.popleft()))
+    async def close_dropped(self) -> None:
+        while self.dropped:
+            await self._run_closer(self.source.closer_of(self.dropped.popleft()))
 
     async def _run_closer(self, closer: Callable[[Details], object]) -> None:
         try:
@@ -405,11 +321,3 @@ class Owner(Handoff[T]):
             unasked.__cause__ = error
             error = unasked
         self.cleanup_errors.append(error)
-
-
-def _truth(predicate: object, verdict: object) -> bool:
-    if inspect.isawaitable(verdict):
-        if inspect.iscoroutine(verdict):
-            verdict.close()
-        raise TypeError(f"{describe(predicate)} returned an awaitable; `until` and `where` are plain functions")
-    return bool(verdict)

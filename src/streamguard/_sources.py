@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager
 from types import AsyncGeneratorType, TracebackType
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 from ._generators import AnyGenerator, close_generator, close_unstarted
 from ._runs import Run
@@ -136,10 +136,26 @@ async def settled(result: object) -> object:
     return await result if inspect.isawaitable(result) else result
 
 
+class _Items:
+    """An async iterator, whether or not it says so by ``__aiter__``; iterated on where it stands."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, iterator: object) -> None:
+        # Bound by hand: dunder methods count on the type, not on the object.
+        self._step = type(iterator).__anext__.__get__(iterator)  # type: ignore[attr-defined]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[Any]:
+        return self._step()  # type: ignore[no-any-return]
+
+
 class Source:
     """One source, from what the user gave to what is stepped and closed."""
 
-    __slots__ = ("_arguments", "cancelled", "closers", "kind", "opened", "run", "step", "throw")
+    __slots__ = ("_arguments", "cancelled", "closers", "items", "kind", "opened", "run", "throw")
 
     def __init__(self, given: object, *arguments: object) -> None:
         self.kind = kind_of(given, *arguments)
@@ -150,8 +166,8 @@ class Source:
         """The background run, once it is known."""
         self.cancelled = False
         """Whether the owner was cancelled while it waited for the source."""
-        self.step: Callable[[], Awaitable[Any]]
-        """Makes the next item."""
+        self.items: AsyncIterator[Any]
+        """What is iterated; may be iterated again after an error that was thrown into it."""
         self.throw: Callable[[BaseException], Awaitable[Any]] | None = None
         """Throws into the source at its ``yield``; ``None`` for iterators that are no generators."""
         self.closers: list[Callable[[Details], object]] = []
@@ -204,8 +220,7 @@ class Source:
         return entered
 
     def _iterate(self, iterator: object) -> None:
-        # Bound by hand: dunder methods count on the type, not on the object.
-        self.step = type(iterator).__anext__.__get__(iterator)  # type: ignore[attr-defined]
+        self.items = iterator if type(iterator) is AsyncGeneratorType else _Items(iterator)
         self.throw = getattr(iterator, "athrow", None)
 
     def _iterate_made(self, made: object, maker: object, *, owned: bool) -> None:

@@ -6,7 +6,7 @@ is the owner's (`_owner`), leaving the block is `_leaving`'s.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -25,25 +25,20 @@ T = TypeVar("T")
 class GuardedStream(Block[T]):
     """A stream that is closed when its ``async with`` block is left; made by `guarded_stream`."""
 
-    __slots__ = ("_options", "_pull", "_source")
+    __slots__ = ("_options", "_source")
 
     def __init__(self, source: object, options: Options[T], depth: int = 2) -> None:
         self._source = Source(source)
         self._options = options
-        self._pull: Callable[[], Awaitable[T]] = self._refuse
         super().__init__(depth + 1)
 
     def __repr__(self) -> str:
         state = "closed" if self._end else "open" if self._owner else "not entered"
         return f"<GuardedStream of {describe(self._source.opened)}, {state}>"
 
-    def _refuse(self) -> Awaitable[T]:
-        raise RuntimeError(f'{self!r} is read outside its block; use "async with" around the loop that reads it')
-
     # -- reading
 
-    def __anext__(self) -> Awaitable[T]:
-        return self._pull()
+    __anext__ = Block._read
 
     def stop(self) -> None:
         """End the reader's loop as if the source were exhausted; the body is never interrupted.
@@ -67,7 +62,6 @@ class GuardedStream(Block[T]):
         if self._owner is not None:
             raise RuntimeError(f"{self!r} was entered before; make a new one for each block")
         self._home = self._owner = make_owner(self._source, self._options)
-        self._pull = self._owner.pull_ahead if self._options.prefetch else self._owner.pull
         return self
 
     async def __aexit__(

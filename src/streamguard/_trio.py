@@ -194,9 +194,11 @@ def _set_protection() -> None:
     from ._chain import GuardedChain
     from ._stream import GuardedStream
 
-    # It steps the source. Around its own waits nothing is lost: an error there counts as one of the source.
-    trio.lowlevel.disable_ki_protection(_owner.Owner._run)
-    for function in (Owner.offer, Owner._close, Owner.park):
+    # They step the source. Around their own waits nothing is lost: an error there counts as one of the source.
+    trio.lowlevel.disable_ki_protection(Owner.run)
+    trio.lowlevel.disable_ki_protection(Owner.run_ahead)
+    ours: list[Callable[..., object]] = [Owner.offer, Owner.notify, Owner.end, Owner.park, Owner.close_dropped]
+    for function in ours:
         trio.lowlevel.enable_ki_protection(function)
     # While a block is left it has to wait until the exit itself waits: elsewhere it would cut the close.
     for guard in (GuardedStream, GuardedChain):
