@@ -252,6 +252,7 @@ async def test_background_task_by_its_name(name: str) -> None:
             story.log.append("background done")
 
     task = asyncio.create_task(background())
+    await asyncio.sleep(0)  # it is at work
 
     class Named(Run):
         run_loop_task = None

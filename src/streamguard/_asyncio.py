@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -39,14 +40,24 @@ class Task:
     def start(
         self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str, lost: Callable[[], None]
     ) -> None:
-        self._lost = lost
         coroutine = cast("Coroutine[Any, Any, None]", main())
+        if sys.version_info >= (3, 12) and self._loop.get_task_factory() is None:
+            # At its first step at once: no turn of the loop, and none in which a cancellation could lose it.
+            self.asyncio_task = asyncio.Task(coroutine, loop=self._loop, name=name, context=context, eager_start=True)
+        else:
+            self._start_by_loop(coroutine, context, name, lost)
+        if not self.done:
+            _alive.add(self)
+
+    def _start_by_loop(
+        self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context, name: str, lost: Callable[[], None]
+    ) -> None:
+        self._lost = lost
         # Not create_task(context=..., name=...): other people's task factories may not take them.
         self.asyncio_task = task = context.run(self._loop.create_task, coroutine)
         if hasattr(task, "set_name"):
             task.set_name(name)
-        if not self.done:  # an eager task may have come to its end
-            _alive.add(self)
+        if not self.done:  # their task may be eager, too, and at its end
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -12,10 +12,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
+import anyio.lowlevel
+
 from ._closing import close
 from ._end import EndReason, StreamEnd
 from ._guard import Block, make_owner
-from ._leaving import close_stream, limit, release, run_tail, without_frames
+from ._leaving import close_stream, facts, limit, release, run_tail, without_frames
 from ._options import Options, check_function
 from ._outcome import Outcome
 from ._owner import Owner
@@ -183,6 +185,8 @@ class GuardedChain(Block[T]):
             remembered += [error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit)]
             if remembered:
                 raise remembered[-1]  # an interrupt rather than a cancellation
+            # That of a scope could not tell so through the shield; the next member may have nothing to wait for.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         finally:
             remembered.clear()  # their tracebacks hold this frame
             del errors
@@ -198,7 +202,8 @@ class GuardedChain(Block[T]):
         cancel, options = self._cancel, self._options
         if cancel is not None:
             options = replace(options, cancel=lambda: cancel(owner.source.opened))
-        end = await close_stream(owner, options, outcome, details, may_drain=may_drain)
+        await close_stream(owner, options, outcome, details, may_drain=may_drain)
+        end = StreamEnd(*facts(owner, outcome))
         if not may_drain:  # it is replaced, or at its end: nothing leaves the block
             end = replace(end, reason=owner.reason or EndReason.LEFT, error=outcome.ended_by)
         if self._owner is owner:  # else another task, which closed it as well, was first to note it
@@ -356,6 +361,7 @@ def guarded_chain(
         >>> asyncio.run(main())
         ['plan', 'text after plan']
     """
-    check_function("cancel", cancel, takes=("the member's source",))
+    if cancel is not None:
+        check_function("cancel", cancel, takes=("the member's source",))
     options = Options(until, where, None, on_early_exit, cleanup_timeout, tail, prefetch, release_agents)
     return GuardedChain(members, options, cancel)

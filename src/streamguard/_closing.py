@@ -40,15 +40,17 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
     if owner.state is State.NEW and owner.source.close_unopened():
         owner.state = State.DONE
         return
-    if owner.state is not State.CLOSING:  # there it came to its own end
-        await _stop_run(owner, limit, remembered)
+    if owner.source.run is not None and owner.state is not State.CLOSING:  # there it came to its own end
+        await _stop_run(owner, owner.source.run, limit, remembered)
     if owner.state is State.NEW:
         owner.spawn()
     owner.unpark()
     if _is_answering(owner):
         await owner.task.join(limit.soft(), remembered)
     await _interrupt(owner, limit, remembered)
-    helpers = await _free_dropped(owner, limit, remembered)
+    if await owner.task.join(limit.soft(), remembered):
+        return
+    helpers = _free_dropped(owner)
     await owner.task.join(limit.left(), remembered)
     errors_before = len(owner.cleanup_errors)
     others = owner.members.open_at_others()
@@ -63,10 +65,8 @@ def _is_answering(owner: Owner[T]) -> bool:
     return owner.state is State.ANSWERING or (owner.state is State.RUNNING and owner.task.disturbed)
 
 
-async def _stop_run(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> None:
-    if owner.source.run is None:
-        return
-    result = _tell_to_stop(owner, owner.source.run)
+async def _stop_run(owner: Owner[T], run: Run, limit: Limit, remembered: list[BaseException]) -> None:
+    result = _tell_to_stop(owner, run)
     if inspect.isawaitable(result):
         await call(owner, result, f"the cancel of {owner.name}", limit, remembered)
 
@@ -92,15 +92,14 @@ async def _interrupt(owner: Owner[T], limit: Limit, remembered: list[BaseExcepti
             return
 
 
-async def _free_dropped(owner: Owner[T], limit: Limit, remembered: list[BaseException]) -> list[Task]:
+def _free_dropped(owner: Owner[T]) -> list[Task]:
     """Close in other tasks what the source dropped and now, it seems, waits for: a lock, a connection."""
     helpers: list[Task] = []
     members = owner.members
-    if not await owner.task.join(limit.soft(), remembered):
-        while members.dropped:
-            generator = members.dropped.popleft()
-            members.left_to_others.append(generator)
-            helpers.append(_start_call(owner, close_generator(generator), f"the close of {describe(generator)}"))
+    while members.dropped:
+        generator = members.dropped.pop(0)
+        members.left_to_others.append(generator)
+        helpers.append(_start_call(owner, close_generator(generator), f"the close of {describe(generator)}"))
     return helpers
 
 

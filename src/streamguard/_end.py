@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeAlias
+from typing import TypeVar as PlainTypeVar
 
 from typing_extensions import TypeVar
 
 from ._release import ReleaseReport
 
 # With a default, so that a tail may be annotated with the bare name.
+T = PlainTypeVar("T")
 T_co = TypeVar("T_co", covariant=True, default=object)
 
 
@@ -53,3 +55,7 @@ class StreamEnd(Generic[T_co]):
     """How each member of a chain ended, in order; empty for a single stream."""
     release: ReleaseReport | None = None
     """With ``release_agents=True``, what the run let go of; the errors are then copies without traceback."""
+
+
+Facts: TypeAlias = tuple[EndReason, BaseException | None, tuple[BaseException, ...], int, T | None, object]
+"""What a `StreamEnd` is made of, in order. Few ask for the record, and to make it costs more than to leave a block."""

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from ._end import StreamEnd
+from ._end import Facts, StreamEnd
 from ._handoff import Reader
 from ._options import Options
 from ._owner import Owner
@@ -26,11 +26,12 @@ T = TypeVar("T")
 class Block(Guard, Reader[T]):
     """A guard, as the user holds it."""
 
-    __slots__ = ("__weakref__", "_end", "_home", "_left", "_owner", "_place")
+    __slots__ = ("__weakref__", "_end", "_facts", "_home", "_left", "_owner", "_place")
 
     def __init__(self, depth: int) -> None:
         self._left = False
         self._end: StreamEnd[T] | None = None
+        self._facts: Facts[T] | None = None
         self._home: Owner[T] | None = None
         """In whose event loop the block is, once it is entered."""
         self._owner: Owner[T] | None = None
@@ -50,8 +51,14 @@ class Block(Guard, Reader[T]):
             RuntimeError: Before the block has been left.
         """
         if self._end is None:
-            raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
+            if self._facts is None:
+                raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
+            self._end = StreamEnd(*self._facts)
         return self._end
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._end is not None or self._facts is not None
 
     def stop(self) -> None:
         """End the reader's loop."""
@@ -69,7 +76,7 @@ class Block(Guard, Reader[T]):
         if self._home is None:
             async with self:
                 return
-        if self._end is not None:
+        if self._has_ended:
             return
         self._home.check_loop()
         if self._owner is not None and self._owner.runs_here():
@@ -114,18 +121,10 @@ def make_owner(source: Source, options: Options[T]) -> Owner[T]:
     """An owner for the event loop that is running."""
     trio = sys.modules.get("trio")
     # trio first: as a guest it runs inside an asyncio loop.
-    if trio is not None and _in_trio_task(trio):
+    if trio is not None and trio.lowlevel.in_trio_task():
         return _trio_owner()(source, options)
     asyncio.get_running_loop()
     return _asyncio_owner()(source, options)
-
-
-def _in_trio_task(trio: Any) -> bool:
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
-        return False
-    return True
 
 
 @functools.cache

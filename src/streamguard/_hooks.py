@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias, cast
 
@@ -44,7 +43,7 @@ class Members:
         self._started: dict[int, weakref.ref[AnyGenerator]] = {}
         self.closing = False
         """Whether what is dropped from now on is closed by the owner."""
-        self.dropped: deque[AnyGenerator] = deque()
+        self.dropped: list[AnyGenerator] = []
         """What the owner has to close."""
         self.left_to_others: list[AnyGenerator] = []
         """What the event loop's finaliser closes, or another task of ours."""
@@ -102,8 +101,11 @@ class Members:
 
     def suspended(self) -> bool:
         """Whether any generator is still suspended."""
-        generators = [started() for started in self._started.values()]
-        return any(g is not None and g.ag_frame is not None and not g.ag_running for g in generators)
+        for started in self._started.values():
+            generator = started()
+            if generator is not None and generator.ag_frame is not None and not generator.ag_running:
+                return True
+        return False
 
 
 def is_guarded() -> bool:

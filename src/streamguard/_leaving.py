@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from . import _closing
-from ._end import EndReason, StreamEnd
+from ._end import EndReason, Facts, StreamEnd
 from ._errors import without_traceback
 from ._options import Options
 from ._outcome import Outcome
 from ._owner import Owner
 from ._release import release_with
 from ._sources import NO_DETAILS, Details
+from ._stepping import State
 from ._task import Limit
 
 T = TypeVar("T")
@@ -25,21 +26,22 @@ T = TypeVar("T")
 
 async def close_stream(
     owner: Owner[T], options: Options[T], outcome: Outcome, details: Details, *, may_drain: bool = True
-) -> StreamEnd[T]:
-    """Drain or cancel a source, as the options say, and close it; how it ended by then."""
+) -> None:
+    """Drain or cancel a source, as the options say, and close it."""
     owner.check_loop()
     if may_drain and options.on_early_exit == "drain" and outcome.body is None:
         await _closing.drain(owner, limit(owner, options), outcome.remembered)
     owner.stop(EndReason.LEFT)
-    await call_cancel(owner, options, outcome.remembered)
-    await _closing.close(owner, details, limit(owner, options), outcome.remembered)
+    if options.cancel is not None:
+        await call_cancel(owner, options, outcome.remembered)
+    if owner.state is not State.DONE:
+        await _closing.close(owner, details, limit(owner, options), outcome.remembered)
     owner.details = NO_DETAILS  # a traceback holds the owner
     outcome.unread = owner.take_failure()
     outcome.ended_by = outcome.unread or owner.take_given_failure()
     if owner.overtaken is not None:
         outcome.overtaken.append(owner.overtaken)
         owner.overtaken = None
-    return describe_end(owner, outcome)
 
 
 async def call_cancel(owner: Owner[Any], options: Options[Any], remembered: list[BaseException]) -> None:
@@ -50,15 +52,15 @@ async def call_cancel(owner: Owner[Any], options: Options[Any], remembered: list
     await call(owner, options, remembered, options.cancel, (), f"the cancel of {owner.name}")
 
 
-def describe_end(owner: Owner[T], outcome: Outcome) -> StreamEnd[T]:
+def facts(owner: Owner[T], outcome: Outcome) -> Facts[T]:
     """How a stream ended, as far as it is known by now."""
-    return StreamEnd(
-        reason=outcome.reason(owner.reason),
-        error=outcome.error or outcome.ended_by,
-        cleanup_errors=outcome.others(),
-        items=owner.items,
-        last=owner.last,
-        source=owner.source.opened,
+    return (
+        outcome.reason(owner.reason),
+        outcome.error or outcome.ended_by,
+        outcome.others(),
+        owner.items,
+        owner.last,
+        owner.source.opened,
     )
 
 

@@ -13,7 +13,7 @@ from ._sources import describe
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options(Generic[T]):
     """What a guard was asked for."""
 
@@ -27,10 +27,14 @@ class Options(Generic[T]):
     release_agents: bool = False
 
     def __post_init__(self) -> None:
-        check_function("until", self.until, plain=True)
-        check_function("where", self.where, plain=True)
-        check_function("cancel", self.cancel, takes=())
-        check_function("tail", self.tail, takes=("the StreamEnd",))
+        if self.until is not None:
+            check_function("until", self.until, plain=True)
+        if self.where is not None:
+            check_function("where", self.where, plain=True)
+        if self.cancel is not None:
+            check_function("cancel", self.cancel, takes=())
+        if self.tail is not None:
+            check_function("tail", self.tail, takes=("the StreamEnd",))
         if self.on_early_exit not in ("close", "drain"):
             raise ValueError(f'on_early_exit={self.on_early_exit!r}; use "close" or "drain"')
         _check_seconds(self.cleanup_timeout)
@@ -40,8 +44,6 @@ class Options(Generic[T]):
 
 
 def check_function(name: str, function: object, *, plain: bool = False, takes: tuple[str, ...] | None = None) -> None:
-    if function is None:
-        return
     if not callable(function):
         raise TypeError(f"{name}={function!r} is not callable; give a function, or None")
     if plain and inspect.iscoroutinefunction(function):
@@ -61,7 +63,7 @@ def _check_arguments(name: str, function: Callable[..., object], takes: tuple[st
 
 
 def _check_seconds(seconds: object) -> None:
-    if seconds is None:
+    if seconds is None or (type(seconds) is float and seconds >= 0):
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"cleanup_timeout={seconds!r}; give seconds as a number, or None for no limit")

@@ -76,8 +76,9 @@ class Outcome:
 
     def report(self) -> None:
         """Tell of every error that cannot leave the block."""
-        leaving = self.error
-        for error in self.others():
+        others = self.others()
+        leaving = self.error if others else None
+        for error in others:
             if error is not leaving:
                 report(error, leaving, of_cleanup=any(error is other for other in self.errors))
 

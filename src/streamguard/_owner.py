@@ -7,7 +7,6 @@ is closed exactly once, by that task; no scope of ours is open over a ``yield`` 
 from __future__ import annotations
 
 import contextvars
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -137,7 +136,8 @@ class Owner(Stepper[T]):
             self.members.closing = True
             self.task.forget()
             await self._close_source()
-            await self._close_rest()
+            if self.members.left_to_others or self.members.suspended():
+                await self._close_rest()
         except GeneratorExit as error:
             self.offer_failure(error)
         except BaseException as error:  # nothing may escape: trio would end the whole run
@@ -282,21 +282,16 @@ class Owner(Stepper[T]):
 
     async def close_dropped(self) -> None:
         while self.dropped:
-            await self._run_closer(self.source.closer_of(self.dropped.popleft()))
+            await self._run_closer(self.source.closer_of(self.dropped.pop(0)))
 
-    async def _run_closer(self, closer: Callable[[Details], object]) -> None:
+    async def _run_closer(self, closer: Callable[[Details], Awaitable[object]]) -> None:
         try:
-            await self.foreign(self._call_closer)(closer)
+            await self.foreign(closer)(self.details)
         except SeveralError as several:
             for error in several.errors:
                 self._note_cleanup_error(error, asked=self.asked)
         except BaseException as error:
             self._note_cleanup_error(error, asked=self.asked)
-
-    async def _call_closer(self, closer: Callable[[Details], object]) -> None:
-        result = closer(self.details)
-        if inspect.isawaitable(result):
-            await result
 
     def _note_cleanup_error(self, error: BaseException, *, asked: bool) -> None:
         """Keep what a close raised, less what closing is bound to raise."""

@@ -117,7 +117,7 @@ def describe(thing: object) -> str:
     name = getattr(thing, "__qualname__", None)
     if name is None:
         return f"{type(thing).__qualname__} object" if thing is not None else "None"
-    kind = "async generator" if inspect.isasyncgen(thing) else type(thing).__name__
+    kind = "async generator" if isinstance(thing, AsyncGeneratorType) else type(thing).__name__
     return f"{kind} {name!r}"
 
 
@@ -134,6 +134,10 @@ def find_close(thing: object) -> Callable[[], object] | None:
 async def settled(result: object) -> object:
     """The result itself, or what awaiting it gives."""
     return await result if inspect.isawaitable(result) else result
+
+
+async def _settle(function: Callable[[], object]) -> None:
+    await settled(function())
 
 
 class _Items:
@@ -170,7 +174,7 @@ class Source:
         """What is iterated; may be iterated again after an error that was thrown into it."""
         self.throw: Callable[[BaseException], Awaitable[Any]] | None = None
         """Throws into the source at its ``yield``; ``None`` for iterators that are no generators."""
-        self.closers: list[Callable[[Details], object]] = []
+        self.closers: list[Callable[[Details], Awaitable[object]]] = []
         """What closes it, last one first."""
 
     def open_at_once(self) -> bool:
@@ -216,7 +220,7 @@ class Source:
 
     async def _enter(self, manager: AbstractAsyncContextManager[object]) -> object:
         entered = await type(manager).__aenter__(manager)
-        self.closers.append(lambda details: type(manager).__aexit__(manager, *details))
+        self.closers.append(lambda details: settled(type(manager).__aexit__(manager, *details)))
         return entered
 
     def _iterate(self, iterator: object) -> None:
@@ -245,7 +249,7 @@ class Source:
 
     def _close_by(self, close: Callable[[], object] | None) -> None:
         if close is not None:
-            self.closers.append(lambda _details: close())
+            self.closers.append(lambda _details: _settle(close))
 
     def _close_iterator(self, iterator: object) -> None:
         if inspect.isasyncgen(iterator):
@@ -253,7 +257,7 @@ class Source:
         else:
             self._close_by(find_close(iterator))
 
-    def closer_of(self, generator: AnyGenerator) -> Callable[[Details], object]:
+    def closer_of(self, generator: AnyGenerator) -> Callable[[Details], Awaitable[object]]:
         """What closes a generator of the source."""
         return lambda _details: close_generator(generator, cancelled=self.cancelled)
 

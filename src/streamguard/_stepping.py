@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections import deque
 from typing import TypeVar
 
 from ._generators import AnyGenerator
@@ -43,7 +42,7 @@ class Stepper(Handoff[T]):
 
     __slots__ = ("_picky", "_until", "_where", "closing", "draining", "dropped", "exhausted", "source", "state")
 
-    def __init__(self, source: Source, options: Options[T], dropped: deque[AnyGenerator]) -> None:
+    def __init__(self, source: Source, options: Options[T], dropped: list[AnyGenerator]) -> None:
         super().__init__(describe(source.opened), options.prefetch)
         self.source = source
         self.dropped = dropped

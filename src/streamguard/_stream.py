@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeVar
 from ._closing import close
 from ._end import StreamEnd
 from ._guard import Block, make_owner
-from ._leaving import call_cancel, close_stream, describe_end, limit, release, run_tail, without_frames
+from ._leaving import call_cancel, close_stream, facts, limit, release, run_tail, without_frames
 from ._options import Options
 from ._outcome import Outcome
 from ._sources import NO_DETAILS, Given, Source, describe
@@ -33,7 +33,7 @@ class GuardedStream(Block[T]):
         super().__init__(depth + 1)
 
     def __repr__(self) -> str:
-        state = "closed" if self._end else "open" if self._owner else "not entered"
+        state = "closed" if self._has_ended else "open" if self._owner else "not entered"
         return f"<GuardedStream of {describe(self._source.opened)}, {state}>"
 
     # -- reading
@@ -73,12 +73,13 @@ class GuardedStream(Block[T]):
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         try:
             # Every wait inside is shielded and has the limit, by `Task.join`.
-            self._end = await close_stream(owner, self._options, outcome, (kind, body, trace))  # noqa: ASYNC102
+            await close_stream(owner, self._options, outcome, (kind, body, trace))  # noqa: ASYNC102
+            self._facts = facts(owner, outcome)
             if self._options.release_agents:
-                self._end = release(self._end, outcome)
+                self._end = release(self.end, outcome)
             if self._options.tail is not None:
-                await run_tail(owner, self._options, outcome, self._end)  # noqa: ASYNC102
-                self._end = self._up_to_date(self._end, describe_end(owner, outcome))
+                await run_tail(owner, self._options, outcome, self.end)  # noqa: ASYNC102
+                self._end = self._up_to_date(self.end, StreamEnd(*facts(owner, outcome)))
             owner.last = None
             self._left = True
             outcome.report()
