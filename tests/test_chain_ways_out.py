@@ -961,6 +961,7 @@ async def test_timed_read_between_two_members() -> None:
             with anyio.CancelScope() as scope:
                 await anext(chain)
         assert scope.cancelled_caught
+        assert "start b" not in turn.log  # nobody waits for it yet
         assert await read_all(chain) == ["b1"]
     assert turn.log == ["start a", "closed a", "start b", "closed b", "tail"]
 

@@ -1,0 +1,94 @@
+"""The loops that step a source: what they do between two items, and who may interrupt them."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+
+from spies import on_asyncio, on_trio
+from stories import Log, numbers
+from streamguard import EndReason, guarded_stream
+
+pytestmark = pytest.mark.anyio
+
+
+@on_asyncio
+async def test_first_step_at_once() -> None:
+    """A source that does not wait is read without a turn of the event loop (asyncio alone starts tasks at once)."""
+    if sys.version_info < (3, 12):
+        pytest.skip("Python 3.12 brought tasks that start at once")
+    log = Log()
+    asyncio.get_running_loop().call_soon(log.append, "next turn")
+    async with guarded_stream(numbers(log)) as stream:
+        await anext(stream)
+        log.append("read")
+    assert log == ["read", "next turn", "closed"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+async def test_close_in_the_middle_of_a_drain(prefetch: int) -> None:
+    """Somebody who closes while the source is drained is not kept waiting for its end."""
+    log = Log()
+    draining = anyio.Event()
+
+    async def endless() -> AsyncGenerator[int, None]:
+        try:
+            for number in range(1_000_000):
+                yield number
+                if number > prefetch:
+                    draining.set()
+                    await anyio.lowlevel.checkpoint()
+            log.note("came to its end")
+        finally:
+            log.note("closed")
+
+    async with anyio.create_task_group() as group:
+        stream = guarded_stream(endless(), on_early_exit="drain", prefetch=prefetch)
+
+        async def close() -> None:
+            await draining.wait()
+            await stream.aclose()
+            log.append("closer is back")
+
+        group.start_soon(close)
+        async with stream:
+            await anext(stream)
+    assert log == ["closed", "closer is back"]
+    assert stream.end.reason is EndReason.LEFT
+
+
+@on_trio
+@pytest.mark.parametrize("prefetch", [0, 3])
+async def test_predicates_can_be_interrupted(prefetch: int) -> None:
+    """Ctrl-C reaches the source and the predicates, not what hands out items (only trio protects tasks from it)."""
+    protected: set[tuple[str, bool]] = set()
+
+    def note(who: str) -> bool:
+        protected.add((who, trio.lowlevel.currently_ki_protected()))
+        return False
+
+    async def source() -> AsyncGenerator[int, None]:
+        try:
+            for number in range(5):
+                note("source")
+                yield number
+        finally:
+            note("cleanup")
+
+    async with guarded_stream(
+        source(), where=lambda _: not note("where"), until=lambda _: note("until"), prefetch=prefetch
+    ) as stream:
+        for _ in range(3):
+            await anext(stream)
+    assert protected == {("source", False), ("where", False), ("until", False), ("cleanup", False)}
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3, 1000])
+async def test_pauses_do_not_lose_an_item(prefetch: int) -> None:
+    """However many items are made at a stretch, skipped or not, each that is picked is read, once and in order."""
+    async with guarded_stream(numbers(Log(), 1000), where=lambda number: number % 7 != 0, prefetch=prefetch) as stream:
+        assert [number async for number in stream] == [number for number in range(1, 1001) if number % 7]
