@@ -424,3 +424,39 @@ async def test_traceback_of_a_run_error_is_not_lost(caplog: pytest.LogCaptureFix
     assert "_run" in names
     assert "stream_events" in names
     assert caplog.records == []
+
+
+class Waiter:
+    """A run whose events wait, in their cleanup, for the task that makes them: its cancellation comes out there."""
+
+    def __init__(self) -> None:
+        self.run_loop_task = asyncio.create_task(anyio.sleep_forever())
+        self.log: list[str] = []
+
+    async def stream_events(self) -> AsyncIterator[str]:
+        try:
+            yield "event"
+            yield "another"
+        finally:
+            self.log.append("waits")
+            await self.run_loop_task
+
+    def cancel(self) -> None:
+        self.log.append("cancel")
+        self.run_loop_task.cancel()
+
+
+@on_asyncio
+@pytest.mark.parametrize("told_by", ["guard", "option", "user"])
+async def test_events_that_wait_for_the_run_that_was_told_to_stop(told_by: str) -> None:
+    """The cancellation of a run that was told to stop is no error of its events, whoever told it."""
+    run = Waiter()
+    stream = guarded_stream(run.stream_events(), cancel=run.cancel) if told_by == "option" else guarded_stream(run)
+    async with stream:
+        await anext(stream)
+        if told_by == "user":
+            run.cancel()
+    assert run.log == ["cancel", "waits"]
+    assert run.run_loop_task.cancelled()
+    assert stream.end.reason is EndReason.LEFT
+    assert stream.end.cleanup_errors == ()

@@ -297,10 +297,15 @@ class Owner(Stepper[T]):
         """Keep what a close raised, less what closing is bound to raise."""
         # Only a context manager is given the body's error, and may raise it again.
         given = self.details[1] if self.source.is_entered else None
-        asked = asked or self.task.cut or consists_of(given, self.cancelled)
+        asked = asked or self.task.cut or self._others_were_told() or consists_of(given, self.cancelled)
         rest = without(error, (GeneratorExit, self.cancelled) if asked else GeneratorExit)
         if rest is not None and rest is not given and not self.is_known(rest):
             self.add_cleanup_error(rest, self.name)
+
+    def _others_were_told(self) -> bool:
+        """Whether a run was told to stop: the source may wait for it, and so get its cancellation."""
+        run = self.source.run
+        return self.cancel_called or (run is not None and run.was_told)
 
     def report(self) -> None:
         """Tell of every error, since none will leave a block."""

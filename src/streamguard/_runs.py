@@ -34,14 +34,21 @@ class Run:
     @property
     def is_ending(self) -> bool:
         """Whether the run is complete or being stopped: it ends by itself now."""
-        if self._stopped:
+        if self.was_told:
             return True
         task = self._task()
-        if task is not None and (task.done() or (isinstance(task, asyncio.Task) and task.cancelling() > 0)):
+        # openai-agents: is_complete is set at once by cancel().
+        return (task is not None and task.done()) or bool(getattr(self._handle, "is_complete", False))
+
+    @property
+    def was_told(self) -> bool:
+        """Whether somebody has told the run to stop, so that a cancellation may come out of it."""
+        if self._stopped or getattr(self._handle, "_cancel_mode", "none") != "none":  # openai-agents
             return True
-        # openai-agents: is_complete is set at once by cancel(), the mode by cancel("after_turn").
-        handle = self._handle
-        return bool(getattr(handle, "is_complete", False)) or getattr(handle, "_cancel_mode", "none") != "none"
+        task = self._task()
+        if task is None:
+            return False
+        return task.cancelled() or (isinstance(task, asyncio.Task) and task.cancelling() > 0)
 
     def _task(self) -> asyncio.Future[Any] | None:
         for name in ("run_loop_task", "_run_impl_task", "_result_task"):
