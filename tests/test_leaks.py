@@ -1,5 +1,6 @@
 """What was left suspended is found, with its lines and its end; what was not is not; and nobody notices."""
 
+import ast
 import asyncio
 import contextlib
 import gc
@@ -11,6 +12,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -873,7 +875,8 @@ def test_report() -> None:
         "async for _ in numbers():  # break",
         "dropped",
         "still open",
-        "async with guarded_stream(numbers(...)) as stream:",
+        "async with guarded_stream(numbers()) as stream:",
+        "async with guarded_stream(generator) as stream:",
     ):
         assert expected in text
     assert "\033" not in text
@@ -897,24 +900,91 @@ def test_report_of_libraries(library: ModuleType) -> None:
 
     with track() as leaks:
         asyncio.run(main())
-    assert "\n\n1 more inside libraries" in leaks.report()
+    assert "\n\n1 more inside libraries; report(inside=True) lists what is inside" in leaks.report()
     assert "\n\n1 async generator was left inside libraries:\n\ninner\n" in leaks.report(inside=True)
 
 
-def test_report_of_a_run() -> None:
-    """Of the events of a run handle the fix is to guard the run, which alone can be stopped."""
+FIXES = [
+    ("async for item in numbers(): break", "numbers()"),
+    ("async for item in numbers(2, name=3): break", "numbers(...)"),
+    ("async for (\n    item\n  ) in numbers(\n    2\n  ): break", "numbers(...)"),
+    ("items = [1 / item async for item in numbers()]", "numbers()"),
+    ("async for item in (number async for number in numbers()): break", "numbers(...)"),
+    ("async for item in Class().method(1): break", "Class().method(...)"),
+    ("async for item in Class(): break", "Class()"),
+    ("kept.append(numbers()); await kept[-1].__anext__()", "kept[-1]"),
+    ("await anext(numbers())", "numbers()"),
+    ("async for item in Run().stream_events(): break", "Run()"),
+    ("def nested():\n    return numbers()\n  async for item in nested(): break", "nested()"),
+    ("make = lambda: (item async for item in numbers())\n  async for item in make(): break", "make()"),
+    (f"async for item in {'[] or ' * 20}numbers(): break", "..."),
+]
+STREAMS = """
+async def numbers(*args, **names):
+  yield 0
+class Class:
+  async def method(self, item):
+    yield item
+  async def __aiter__(self):
+    yield 1
+class Run:
+  async def stream_events(self):
+    yield 1
+"""
 
-    class Run:
-        async def stream_events(self) -> AsyncIterator[int]:
-            yield 1
+
+def fixes_of(program: str, path: Path, *, readable: bool) -> list[str]:
+    """The fixes that the report of a program names."""
+    if readable:
+        path.write_text(program)
+    scope: dict[str, Any] = {"kept": kept}
+    exec(compile(program, path, "exec"), scope)
 
     async def main() -> None:
-        async for _ in Run().stream_events():
-            break
+        with contextlib.suppress(ZeroDivisionError):
+            await scope["main"]()
+        await turn()
 
     with track() as leaks:
         asyncio.run(main())
-    assert "guarded_stream(run)" in leaks.report()
+    return [line.partition("the fix")[2].strip() for line in leaks.report().splitlines() if "the fix" in line]
+
+
+@pytest.mark.parametrize(("lines", "source"), FIXES)
+def test_fix(tmp_path: Path, lines: str, source: str) -> None:
+    """The fix is the line's own expression in a guard, short, and always code."""
+    fixes = fixes_of(f"{STREAMS}async def main():\n  {lines}\n", tmp_path / "program.py", readable=True)
+    assert f"async with guarded_stream({source}) as stream:" in fixes
+    for fix in fixes:
+        ast.parse(f"async def main():\n  {fix} pass")
+
+
+@pytest.mark.parametrize(
+    ("lines", "source"),
+    [
+        ("async for item in numbers(): break", "numbers(...)"),
+        ("async for item in Class().method(1): break", "Class.method(...)"),
+        ("async for item in Class(): break", "..."),
+        ("async for item in (1 async for item in numbers()): break", "..."),
+        ("async for item in Run().stream_events(): break", "run"),
+    ],
+)
+def test_fix_without_source(tmp_path: Path, lines: str, source: str) -> None:
+    """Where the line cannot be read, the name of the generator function tells, if it is one that is called."""
+    fixes = fixes_of(f"{STREAMS}async def main():\n  {lines}\n", tmp_path / "program.py", readable=False)
+    assert f"async with guarded_stream({source}) as stream:" in fixes
+
+
+def test_source_that_is_no_python(tmp_path: Path) -> None:
+    """The line of a template, compiled to Python, is shown as it is."""
+    path = tmp_path / "page.html"
+    program = f"{STREAMS}async def main():\n  async for item in numbers(): break\n"
+    exec(compile(program, path, "exec"), scope := {})  # type: ignore[var-annotated]
+    path.write_text("<p>line\n" * 20)
+    with track() as leaks:
+        asyncio.run(scope["main"]())
+    assert leaks.report().count("<p>line\n") == 2
+    assert "guarded_stream(numbers(...))" in leaks.report()
 
 
 @pytest.mark.parametrize("readable", [True, False])

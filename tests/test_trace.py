@@ -170,7 +170,7 @@ def test_clean(tmp_path: Path, runner: str) -> None:
     """What was guarded, closed, exhausted or never started is not reported, and the status is the program's."""
     script = write(tmp_path / "program.py", STREAM + CLEAN + RUNS[runner].replace("main", "clean"))
     run = python(*TRACE, "--json", "--all", script, cwd=tmp_path)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "[]\n", "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "\n[]\n", "")
 
 
 def test_never_finalised(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ numbers
                     yield 1  # yield
   first iterated  leaks.py:{line_of(LEAKS, "break")}
                     async for _ in numbers():  # break
-  how it ended    dropped; closed later, in another task and context
-  the fix         read it in a guard: async with guarded_stream(numbers(...)) as stream:
+  how it ended    dropped; closed by the event loop, later and in another task, or by Python
+  the fix         async with guarded_stream(numbers()) as stream:
 """
     )
 
@@ -239,7 +239,14 @@ def test_output_that_cannot_be_written(leaks: Path) -> None:
     assert "--output: [Errno 2]" in run.stderr
 
 
-@pytest.mark.parametrize("line", ["sys.stderr = None", "import io; sys.stderr = io.StringIO()"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sys.stderr = None",
+        "import io; sys.stderr = io.StringIO()",
+        "import io; sys.stderr = io.TextIOWrapper(sys.stderr.detach())",
+    ],
+)
 def test_program_that_replaces_its_stderr(leaks: Path, line: str) -> None:
     """The report goes where standard error was when the program began."""
     write(leaks.parent / "replaces.py", f"import sys\n{line}\n" + leaks.read_text())
@@ -262,6 +269,24 @@ def test_output(leaks: Path) -> None:
     assert (leaks.parent / "report.txt").read_text().startswith("1 async generator was left")
     python(*TRACE, "--json", "--output=report.json", "leaks.py", cwd=leaks.parent)
     assert len(json.loads((leaks.parent / "report.json").read_text())) == 1
+
+
+def test_json_after_a_line_without_end(leaks: Path) -> None:
+    """The JSON is a line of its own, whatever the program has printed before."""
+    write(leaks, leaks.read_text() + "print('no end', end='')\n")
+    run = python(*TRACE, "--json", "leaks.py", cwd=leaks.parent)
+    first, last = run.stdout.splitlines()
+    assert (first, len(json.loads(last))) == ("no end", 1)
+
+
+def test_file_in_a_zip_file(tmp_path: Path) -> None:
+    """The lines of a program in a zip file are shown."""
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("leaks.py", LEAKS)
+        archive.writestr("__main__.py", "import asyncio, leaks\nasyncio.run(leaks.by_break())\n")
+    run = python(*TRACE, "archive.zip", cwd=tmp_path)
+    assert f"archive.zip/leaks.py:{line_of(LEAKS, 'yield')}\n                    yield 1  # yield\n" in run.stderr
+    assert "guarded_stream(numbers())" in run.stderr
 
 
 INSTALLED = """\
@@ -298,9 +323,39 @@ def test_libraries(tmp_path: Path, installed: dict[str, str]) -> None:
     assert run.stderr.startswith("\n1 async generator was left inside libraries:\n")
 
 
+def test_package_that_was_not_imported(tmp_path: Path, installed: dict[str, str]) -> None:
+    """A package that the program did not import, perhaps for its name is another, is told of."""
+    script = write(tmp_path / "program.py", "import thelib\n")
+    run = python(*TRACE, "--package", "the-lib", "--package", "thelib", script, cwd=tmp_path, env=installed)
+    told = "streamguard: --package the-lib: the program imported no module of that name\n"
+    assert (run.returncode, run.stderr) == (0, told)
+
+
+def test_more_inside_libraries(tmp_path: Path, installed: dict[str, str]) -> None:
+    """Beside a leak of yours those of libraries are counted, and the option that lists them is named."""
+    script = write(
+        tmp_path / "program.py", LEAKS + "import thelib\nasyncio.run(thelib.first())\nasyncio.run(by_break())\n"
+    )
+    run = python(*TRACE, script, cwd=tmp_path, env=installed)
+    assert run.stderr.endswith("\n1 more inside libraries; --all lists what is inside\n")
+
+
 def test_installed_program(tmp_path: Path, installed: dict[str, str]) -> None:
     """A module that is run is the program, wherever it is installed."""
-    assert [leak["name"] for leak in traced("-m", "thelib", cwd=tmp_path, env=installed)] == ["inner"]
+    assert [leak["name"] for leak in traced("-mthelib", cwd=tmp_path, env=installed)] == ["inner"]
+
+
+def test_installed_program_in_a_namespace(tmp_path: Path, installed: dict[str, str]) -> None:
+    """The package of a module that is run is the program; the namespace around it is shared with others."""
+    shared = tmp_path / "site-packages" / "shared"
+    (shared / "app").mkdir(parents=True)
+    write(shared / "lib.py", INSTALLED)
+    write(shared / "app" / "parts.py", INSTALLED)
+    main = "import asyncio, shared.lib, shared.app.parts as parts\nasyncio.run(parts.first())\n"
+    write(shared / "app" / "__init__.py", "")
+    write(shared / "app" / "__main__.py", main + "asyncio.run(shared.lib.first())\n")
+    (leak,) = traced("-m", "shared.app.__main__", cwd=tmp_path, env=installed)
+    assert Path(leak["first_file"]).name == "parts.py"
 
 
 # -- as without the tracer
@@ -358,9 +413,17 @@ def test_folder_and_zip_file(tmp_path: Path) -> None:
     write(tmp_path / "folder" / "__main__.py", TELLS)
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.write(tmp_path / "folder" / "__main__.py", "__main__.py")
-    same(tmp_path, "folder", "x")
+    same(tmp_path, "./folder", "x")
     same(tmp_path, "archive.zip", "x")
     same(tmp_path, ".", status=1)
+
+
+@pytest.mark.parametrize("option", ["-P", "-I"])
+def test_folder_on_a_safe_path(tmp_path: Path, option: str) -> None:
+    """What is run is importable, also where Python trusts no other folder."""
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "folder" / "__main__.py", TELLS)
+    same(tmp_path, "folder", options=[option])
 
 
 def test_compiled_script(tmp_path: Path) -> None:
@@ -378,6 +441,11 @@ def test_compiled_script(tmp_path: Path) -> None:
         ("raise KeyError(1)", 1),
         ("def f():\n    raise ExceptionGroup('several', [KeyError(1)])\nf()", 1),
         ("sys.excepthook = lambda *a: print('mine', a[0], a[2].tb_lineno)\nraise KeyError", 1),
+        ("sys.excepthook = lambda *a: sys.exit(5)\nraise KeyError", 5),
+        ("sys.excepthook = lambda *a: 1 / 0\nraise KeyError", 1),
+        ("sys.stderr = None\nsys.exit('gone wrong')", 1),
+        ("try:\n    sys.set_asyncgen_hooks(1)\nexcept TypeError as error:\n    raise ExceptionGroup('', [error])", 1),
+        ("sys.set_asyncgen_hooks(1)", 1),
         ("import threading\nthreading.Thread(target=lambda: print('later'), daemon=False).start()", 0),
         ("import atexit\natexit.register(print, 'bye')\nprint('on')", 0),
         ("import os\nos.kill(os.getpid(), 15)", -signal.SIGTERM),
@@ -412,7 +480,7 @@ def test_child_that_was_forked(tmp_path: Path) -> None:
     end = "asyncio.run(by_break())\nimport os\nif pid := os.fork():\n    os.waitpid(pid, 0)\n"
     script = write(tmp_path / "program.py", LEAKS + end)
     run = python(*TRACE, "--json", script, cwd=tmp_path)
-    assert len(run.stdout.splitlines()) == 1
+    assert len(json.loads(run.stdout)) == 1
 
 
 def test_status_of_the_program_wins(leaks: Path) -> None:
@@ -430,6 +498,31 @@ def test_interrupted(leaks: Path) -> None:
     assert run.returncode == -signal.SIGINT
     assert run.stderr.count("KeyboardInterrupt") == 1
     assert "1 async generator was left" in run.stderr
+
+
+def test_interrupted_while_it_waits_for_a_thread(leaks: Path) -> None:
+    """Who is tired of waiting for the program's threads sees the report; nothing of ours is told."""
+    end = """
+import os, signal
+handled = threading.Event()
+
+def on_interrupt(*args):
+    handled.set()
+    raise KeyboardInterrupt
+
+def interrupt():
+    threading.main_thread().join()
+    os.kill(os.getpid(), signal.SIGINT)
+    handled.wait()
+
+signal.signal(signal.SIGINT, on_interrupt)
+threading.Thread(target=interrupt).start()
+"""
+    write(leaks, leaks.read_text() + end)
+    run = python(*TRACE, leaks, cwd=leaks.parent)
+    assert run.returncode == 1
+    assert "1 async generator was left" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 # -- nothing to run
@@ -455,9 +548,17 @@ def test_nothing_to_run(tmp_path: Path, arguments: list[str], status: int, words
     assert words in same(tmp_path, *arguments, status=status)
 
 
-@pytest.mark.parametrize("arguments", [[], ["trace"], ["trace", "--jsn", "x.py"], ["trace", "-m"], ["other"]])
+@pytest.mark.parametrize("arguments", [[], ["--jsn", "x.py"], ["-m"], ["-"], ["-c", "print(1)"]])
 def test_usage(tmp_path: Path, arguments: list[str]) -> None:
-    """A wrong command line is told of, with status 2."""
+    """A wrong command line is told of, with status 2 and what may be run."""
+    run = python(*TRACE, *arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.startswith("usage: python -m streamguard trace [OPTIONS] (SCRIPT | -m MODULE)")
+
+
+@pytest.mark.parametrize("arguments", [[], ["other"]])
+def test_wrong_command(tmp_path: Path, arguments: list[str]) -> None:
+    """The same without a command, or with one that is not there."""
     run = python("-m", "streamguard", *arguments, cwd=tmp_path)
     assert run.returncode == 2
     assert run.stderr.startswith("usage: python -m streamguard")
@@ -466,5 +567,5 @@ def test_usage(tmp_path: Path, arguments: list[str]) -> None:
 def test_help(tmp_path: Path) -> None:
     """The help says what it does."""
     run = python(*TRACE, "--help", cwd=tmp_path)
-    assert run.returncode == 0
+    assert (run.returncode, run.stderr) == (0, "")
     assert "left" in run.stdout

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import linecache
 import os.path
 from collections.abc import Iterator, Sequence
 
+from ._source import iterated_at, lines_of
 from ._tracker import How, Leak
 
 WIDTH = 100
 _MARGIN = 18
 
 _ENDS = {
-    How.DROPPED: "dropped; closed later, in another task and context",
+    How.DROPPED: "dropped; closed by the event loop, later and in another task, or by Python",
     How.OPEN: "still open at the end, so it was closed late or not at all",
     How.UNFINALISED: "never finalised; its `finally` did not run to the end",
 }
@@ -24,7 +25,7 @@ def as_json(leaks: Sequence[Leak]) -> str:
     return json.dumps([{name: getattr(leak, name) for name in Leak.__slots__} for leak in leaks])
 
 
-def report(found: Sequence[Leak], inside: Sequence[Leak], *, list_inside: bool, colour: bool) -> str:
+def report(found: Sequence[Leak], inside: Sequence[Leak], *, list_inside: bool, how_to_list: str, colour: bool) -> str:
     """The whole text; empty if there is nothing to tell."""
     parts: list[str] = []
     if found:
@@ -32,7 +33,7 @@ def report(found: Sequence[Leak], inside: Sequence[Leak], *, list_inside: bool, 
     if inside and list_inside:
         parts += [_title(inside, "were left inside libraries"), *(describe(leak, colour=colour) for leak in inside)]
     elif inside and found:
-        parts.append(f"{_total(inside):,} more inside libraries; `--all`, or `report(inside=True)`, shows them")
+        parts.append(f"{_total(inside):,} more inside libraries; {how_to_list} lists what is inside")
     return "\n\n".join(parts)
 
 
@@ -63,18 +64,40 @@ def _total(leaks: Sequence[Leak]) -> int:
 def _place(label: str, file: str, line: int) -> Iterator[str]:
     number = f":{line}"
     yield label + _cut_left(_short(file), WIDTH - _MARGIN - len(number)) + number
-    source = linecache.getline(file, line).strip()
-    if source:
-        yield " " * (_MARGIN + 2) + _cut(source, WIDTH - _MARGIN - 2)
+    # No lines, or a file that is shorter now.
+    for source in lines_of(file)[line - 1 : line]:
+        if source.strip():
+            yield " " * (_MARGIN + 2) + _cut(source.strip(), WIDTH - _MARGIN - 2)
 
 
 def _fix(leak: Leak) -> str:
-    function = leak.name.rpartition("<locals>.")[2]
-    if function.endswith(".stream_events"):
+    before, after = "async with guarded_stream(", ") as stream:"
+    iterated = iterated_at(leak.first_file, leak.first_line)
+    source = _call_of(leak.name) if iterated is None else _shortened(iterated)
+    if len(before + source + after) > WIDTH - _MARGIN:
+        source = "..."
+    return before + source + after
+
+
+def _shortened(iterated: ast.expr) -> str:
+    match iterated:
         # The events alone do not stop the run; the handle does.
-        return "give the run to a guard: async with guarded_stream(run) as stream:"
-    before, after = "read it in a guard: async with guarded_stream(", "(...)) as stream:"
-    return before + _cut_left(function, WIDTH - _MARGIN - len(before + after)) + after
+        case ast.Call(func=ast.Attribute(value=run, attr="stream_events")):
+            return _shortened(run)
+        case ast.Call(func=function, args=[], keywords=[]):
+            return f"{ast.unparse(function)}()"
+        case ast.Call(func=function):
+            return f"{ast.unparse(function)}(...)"
+    return ast.unparse(iterated)
+
+
+def _call_of(name: str) -> str:
+    """The call that made a generator, as far as its name tells; a generator expression, for one, was not called."""
+    function = name.rpartition("<locals>.")[2]
+    if function.endswith(".stream_events"):
+        return "run"
+    is_called = all(part.isidentifier() and not part.startswith("__") for part in function.split("."))
+    return f"{function}(...)" if is_called else "..."
 
 
 def _short(file: str) -> str:

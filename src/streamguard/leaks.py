@@ -45,7 +45,7 @@ class Leaks:
             inside: Whether what libraries left is listed, and not only counted.
             colour: Whether to write for a terminal that knows colours.
         """
-        return report(self.found, self.inside, list_inside=inside, colour=colour)
+        return report(self.found, self.inside, list_inside=inside, how_to_list="report(inside=True)", colour=colour)
 
     def _leaks(self, *, yours: bool) -> tuple[Leak, ...]:
         counts: Counter[Leak] = Counter()
