@@ -6,6 +6,7 @@ The rule kept here: the program cannot tell, and neither can who reads its outpu
 
 from __future__ import annotations
 
+import contextlib
 import io
 import marshal
 import os
@@ -19,16 +20,20 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import TracebackType
 
-_OURS = os.path.dirname(__file__) + os.sep
+_FOLDER = os.path.dirname(__file__)
+_OURS = {os.path.join(_FOLDER, name) for name in ("__main__.py", "_program.py", "_taps.py")}
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
     """Run a script, or a folder or zip file with a ``__main__.py``; its exit status."""
     sys.argv = [path, *arguments]
+    if not sys.flags.safe_path:  # else `python -P -m` has put no folder there
+        del sys.path[0]
     if _has_main(path):
-        _put_first(os.path.abspath(path))
+        sys.path.insert(0, os.getcwd() if path == "." else os.path.join(os.getcwd(), path))
         return _exit_status(lambda: _run_as_main("__main__", alter_argv=False))
-    _put_first(os.path.dirname(os.path.realpath(path)))
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     return _exit_status(lambda: _run_file(os.path.join(os.getcwd(), path)))
 
 
@@ -41,11 +46,6 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
 def _has_main(path: str) -> bool:
     # Python has an importer for whatever it can import from; also for folders that are not there.
     return pkgutil.get_importer(path) is not None and os.path.exists(path)
-
-
-def _put_first(folder: str) -> None:
-    if not sys.flags.safe_path:  # else `python -P -m` has put nothing there
-        sys.path[0] = folder
 
 
 def _run_as_main(name: str, *, alter_argv: bool) -> None:
@@ -79,21 +79,39 @@ def _new_main() -> types.ModuleType:
 
 def _exit_status(run: Callable[[], None]) -> int:
     """Run to the end, the program's threads included; only a KeyboardInterrupt comes out, when it has been shown."""
+    error = _error_of(run)
+    status = 0 if error is None else _end_with(error)
+    # Python does this at its end, so a loop in a thread of its own is still seen to end; a second time does nothing.
+    # Whoever is tired of waiting sees the report; then Python itself waits, and says so when it is interrupted.
+    with contextlib.suppress(KeyboardInterrupt):
+        threading._shutdown()  # type: ignore[attr-defined]
+    return status
+
+
+def _error_of(run: Callable[[], None]) -> BaseException | None:
     try:
         run()
-        status = 0
-    except SystemExit as error:
-        status = _status_of(error)
     except BaseException as error:
-        _show(error)
-        if isinstance(error, KeyboardInterrupt):
-            # Python ends the process by the signal itself; but it must not tell of it once more.
-            sys.excepthook = lambda *_: None
-            raise
-        status = 1
-    # Python does this at its end, so a loop in a thread of its own is still seen to end; a second time does nothing.
-    threading._shutdown()  # type: ignore[attr-defined]
-    return status
+        return error
+    return None
+
+
+def _end_with(error: BaseException) -> int:
+    """Say what Python says of an error that ends the program; the status it ends with."""
+    if isinstance(error, SystemExit):
+        return _status_of(error)
+    _hide_ours(error, set())
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as its_own:
+        return _status_of(its_own)
+    except BaseException as failure:
+        _tell_of_hook(failure, error)
+    if isinstance(error, KeyboardInterrupt):
+        # Python ends the process by the signal itself; but it must not tell of it once more.
+        sys.excepthook = lambda *_: None
+        raise error
+    return 1
 
 
 def _status_of(error: SystemExit) -> int:
@@ -101,17 +119,42 @@ def _status_of(error: SystemExit) -> int:
         return 0
     if isinstance(error.code, int):
         return error.code
-    sys.stderr.write(f"{error.code}\n")
+    _write(f"{error.code}\n")
     return 1
 
 
-def _show(error: BaseException) -> None:
-    traceback = _theirs(error.__traceback__)
-    error.__traceback__ = traceback
-    sys.excepthook(type(error), error, traceback)
+def _tell_of_hook(failure: BaseException, error: BaseException) -> None:
+    _hide_ours(failure, set())
+    _write("Error in sys.excepthook:\n")
+    sys.__excepthook__(type(failure), failure, failure.__traceback__)
+    _write("\nOriginal exception was:\n")
+    sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _write(text: str) -> None:
+    stderr = sys.stderr or sys.__stderr__
+    if stderr is not None:
+        with contextlib.suppress(ValueError):  # the program has closed it
+            stderr.write(text)
+
+
+def _hide_ours(error: BaseException | None, seen: set[int]) -> None:
+    """Take our frames out of the tracebacks of an error and of all that it came from."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    error.__traceback__ = _theirs(error.__traceback__)
+    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for other in (error.__cause__, error.__context__, *inside):
+        _hide_ours(other, seen)
 
 
 def _theirs(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+    entries = []
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename not in _OURS:
+            entries.append(traceback)
         traceback = traceback.tb_next
-    return traceback
+    for entry, following in zip(entries, [*entries[1:], None], strict=False):
+        entry.tb_next = following
+    return entries[0] if entries else None
