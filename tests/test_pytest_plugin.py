@@ -105,14 +105,14 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 TRIO_WARNS = "  ignore:Async generator .* was garbage collected:ResourceWarning"
 
 
-def configure(project: pytest.Pytester, *lines: str, filter: str = "default") -> None:
+def configure(project: pytest.Pytester, *lines: str, filter: str = "default", of_trio: str = TRIO_WARNS) -> None:
     """Write the ini file. Without a filter of its own the tests would inherit ours."""
     always = [
         "[pytest]",
         "asyncio_default_fixture_loop_scope = function",
         "filterwarnings =",
         f"  {filter}",
-        TRIO_WARNS,
+        of_trio,
     ]
     project.makeini("\n".join([*always, *lines]))
 
@@ -323,6 +323,44 @@ def test_left_by_the_error(project: pytest.Pytester) -> None:
     )
     result = run(project, tests + "def test_fails():\n    asyncio.run(fail())\n", "--streamguard=error")
     result.stdout.fnmatch_lines_random(["*assert 1 == 2*", "test_it.py::test_fails left *", "*still open*"])
+
+
+FAILING = {
+    "setup": "def test_it(fails):\n    pass\n",
+    "teardown": "def test_it(fails_later):\n    pass\n",
+    "call": TRIO + "async def test_it():\n    await leave()\n",
+    "first iteration": """
+import asyncio, leaving
+
+async def after_the_shutdown():
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await leaving.close()
+
+def test_it():
+    asyncio.run(after_the_shutdown())
+""",
+    "wrong hooks": "import sys\ndef test_it():\n    sys.set_asyncgen_hooks(1)\n",
+}
+
+
+@pytest.mark.parametrize("where", FAILING)
+def test_place_of_a_failure(project: pytest.Pytester, where: str) -> None:
+    """A failure is shown where it came about, not where we saw it pass."""
+    configure(project, filter="error", of_trio="")
+    project.makeconftest("""
+        import pytest
+        @pytest.fixture
+        def fails():
+            raise ConnectionError("gone")
+        @pytest.fixture
+        def fails_later():
+            yield
+            raise ConnectionError("gone")
+    """)
+    result = run(project, FAILING[where], "--streamguard=warn")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["E   *"])
+    result.stdout.no_re_match_line(r".*streamguard[/\\]_\w+\.py")
 
 
 def test_reference_cycle(project: pytest.Pytester) -> None:

@@ -58,18 +58,22 @@ class LeakPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        __tracebackhide__ = True
         return (yield from self._phase(item, "setup", lambda culprit: True))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        __tracebackhide__ = True
         return (yield from self._phase(item, "call", lambda culprit: not culprit.is_fixture))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        __tracebackhide__ = True
         return (yield from self._phase(item, "teardown", lambda culprit: True))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[Any]:
+        __tracebackhide__ = True
         culprit = Culprit(fixturedef.argname, is_fixture=True)
         code = getattr(inspect.unwrap(fixturedef.func), "__code__", None)
         if code is not None and code.co_flags & _ASYNC:
@@ -126,6 +130,7 @@ class LeakPlugin:
     # -- what was left
 
     def _phase(self, item: pytest.Item, phase: str, which: Callable[[Culprit], bool]) -> Iterator[None]:
+        __tracebackhide__ = True
         try:
             result = yield
         except BaseException:

@@ -53,6 +53,7 @@ class _Tap:
         self.around = around
 
     def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
+        __tracebackhide__ = True  # pytest shows who raised, not who passed it on
         for listener in _listeners:
             listener.started(cast("AnyGenerator", generator))
         if (firstiter := self.around[0]) is not None:
@@ -116,6 +117,7 @@ def _get_hooks() -> Any:
 
 def _set_hooks(*args: Any, **hooks: Any) -> None:
     """As `sys.set_asyncgen_hooks`: a hook that is not given stays what the program knows."""
+    __tracebackhide__ = True
     _untap()
     try:
         _python[1](*args, **hooks)
