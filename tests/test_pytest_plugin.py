@@ -191,6 +191,7 @@ def test_error(project: pytest.Pytester, head: str, fixture: str) -> None:
         ]
     )
     result.stdout.no_fnmatch_line("*test_is_clean*left*")
+    result.stdout.no_fnmatch_line("*traceback entries*")
 
 
 @of_each_plugin
@@ -384,6 +385,38 @@ def test_other():
     result = run(project, SYNC + tests, "--streamguard=error")
     outcomes(result, passed=1, failed=1)
     result.stdout.fnmatch_lines(["test_it.py::test_cycle left *"])
+
+
+def test_left_when_another_test_runs(project: pytest.Pytester) -> None:
+    """What a task of an earlier test leaves while another one runs is no failure of that one; the mode is the first's."""
+    tests = """
+loop = asyncio.new_event_loop()
+tasks = []
+
+async def start():
+    tasks.append(asyncio.create_task(work()))
+    await asyncio.sleep(0)
+
+async def work():
+    async for _ in numbers():
+        await asyncio.sleep(60)
+
+@pytest.mark.streamguard("error")
+def test_starts():
+    loop.run_until_complete(start())
+
+def test_cancels():
+    tasks[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(tasks.pop())
+
+def test_next():
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+"""
+    result = run(project, SYNC + tests)
+    outcomes(result, passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_cancels*", "test_it.py::test_starts left *"])
 
 
 def test_fixture_that_closes_it(project: pytest.Pytester) -> None:

@@ -31,6 +31,8 @@ class Culprit:
 
     name: str
     is_fixture: bool
+    mode: str = ""
+    """What becomes of what it leaves; of a fixture, that of the test at which it is known."""
     is_over: bool = False
     """Whether what is still open is left: after the test's teardown, or the fixture's own."""
 
@@ -47,9 +49,8 @@ class LeakPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._mode = self._mode_of(item)
-        self._test = Culprit(item.nodeid, is_fixture=False)
-        if self._mode != "off" and self._tracker is None:
+        self._test = Culprit(item.nodeid, is_fixture=False, mode=self._mode_of(item))
+        if self._test.mode != "off" and self._tracker is None:
             packages = self._config.getini("streamguard_packages")
             self._tracker = Tracker(packages, self._culprit_of)
             self._tracker.start()
@@ -59,12 +60,12 @@ class LeakPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         __tracebackhide__ = True
-        return (yield from self._phase(item, "setup", lambda culprit: True))
+        return (yield from self._phase(item, "setup", lambda culprit: culprit.is_fixture))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         __tracebackhide__ = True
-        return (yield from self._phase(item, "call", lambda culprit: not culprit.is_fixture))
+        return (yield from self._phase(item, "call", lambda culprit: culprit is self._test))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
@@ -139,7 +140,7 @@ class LeakPlugin:
                 item.add_report_section(phase, "streamguard", told)
             raise
         if told := self._tell(item, phase, which):
-            pytest.fail(told, pytrace=False)
+            _fail(told)
         return result
 
     def _tell(self, item: pytest.Item, phase: str, which: Callable[[Culprit], bool]) -> str:
@@ -152,23 +153,30 @@ class LeakPlugin:
         elif self._test in self._tracker:
             gc.collect()  # a reference cycle may hold what the test has dropped
         found = self._tracker.take(lambda culprit: isinstance(culprit, Culprit) and which(culprit))
-        leaks = [
-            (culprit, replace(leak, count=count))
+        told = [
+            _tell_of(culprit, item, replace(leak, count=count), culprit.mode or self._test.mode)
             for (culprit, is_yours, leak), count in found.items()
             if is_yours and isinstance(culprit, Culprit)
         ]
-        told = [self._tell_of(leak, _title(culprit, item, leak)) for culprit, leak in leaks if self._mode != "off"]
         return "\n\n".join(filter(None, told))
 
-    def _tell_of(self, leak: Leak, title: str) -> str:
-        text = f"{title}\n{describe(leak)}"
-        if self._mode == "error":
-            return text
-        try:
-            warnings.warn_explicit(UnguardedStreamWarning(text), None, leak.first_file, leak.first_line)
-        except UnguardedStreamWarning:
-            return text
+
+def _tell_of(culprit: Culprit, item: pytest.Item, leak: Leak, mode: str) -> str:
+    if mode == "off":
         return ""
+    text = f"{_title(culprit, item, leak)}\n{describe(leak)}"
+    if mode == "error":
+        return text
+    try:
+        warnings.warn_explicit(UnguardedStreamWarning(text), None, leak.first_file, leak.first_line)
+    except UnguardedStreamWarning:
+        return text
+    return ""
+
+
+def _fail(told: str) -> None:
+    # Here, since the frames of the hooks are hidden: pytest would say so.
+    pytest.fail(told, pytrace=False)
 
 
 def _is_over(culprit: object) -> bool:
