@@ -367,6 +367,38 @@ def test_task_that_ends_in_a_trio_run() -> None:
     assert leaks.found == ()
 
 
+def test_trio_as_a_guest() -> None:
+    """What is open when a trio run ends that is the guest of an asyncio loop was left in the trio run."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        trio.lowlevel.start_guest_run(
+            by_reference, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=ended.set_result
+        )
+        (await ended).unwrap()
+
+    with track() as leaks:
+        asyncio.run(main())
+    assert [(leak.first_line, leak.how) for leak in leaks.found] == [(line_of("reference"), How.OPEN)]
+
+
+def test_trio_run_that_goes_on() -> None:
+    """A trio run that goes on when the block is left is rid of us, and can be tracked again."""
+
+    def instruments() -> list[object]:
+        return list(trio._core._run.GLOBAL_RUN_CONTEXT.runner.instruments["_all"])
+
+    async def main() -> None:
+        for _ in range(2):
+            with track() as leaks:
+                await by_break()
+            assert names(leaks.found) == ["numbers"]
+            assert instruments() == []
+
+    trio.run(main)
+
+
 def test_guarded_one_that_takes_the_place_of_another() -> None:
     """A guarded generator at the address of one that was tracked is not taken for it."""
 

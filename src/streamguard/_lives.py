@@ -18,7 +18,7 @@ Ended: TypeAlias = Callable[["Life"], None]
 # Replaced, never changed: other threads iterate it.
 _listeners: tuple[Ended, ...] = ()
 _lock = threading.Lock()
-_loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+_loops: set[weakref.ref[asyncio.AbstractEventLoop]] = set()
 _trio_life: Any = None
 
 
@@ -96,16 +96,20 @@ class _TrioLife(Life):
 
 def current_life() -> Life:
     """The life of the event loop that runs here."""
+    # First, since a trio run may be the guest of another loop.
+    lowlevel = _trio_here()
+    if lowlevel is not None:
+        return _life_of_run(lowlevel)
     # Where no loop runs this is None; `get_running_loop` would raise, which costs more than all the rest.
     loop = asyncio._get_running_loop()
-    if loop is not None:
-        return _life_of(loop)
-    trio = sys.modules.get("trio")
+    return NO_LOOP if loop is None else _life_of(loop)
+
+
+def _trio_here() -> Any:
+    """trio's functions, if a task of trio runs here."""
     # It is in there while it is imported, too.
-    lowlevel = getattr(trio, "lowlevel", None)
-    if lowlevel is not None and lowlevel.in_trio_task():
-        return _life_of_run(lowlevel)
-    return NO_LOOP
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel if lowlevel is not None and lowlevel.in_trio_task() else None
 
 
 def _life_of(loop: asyncio.AbstractEventLoop) -> Life:
@@ -113,11 +117,10 @@ def _life_of(loop: asyncio.AbstractEventLoop) -> Life:
         known = vars(loop).get("shutdown_asyncgens")
         if isinstance(known, _LoopLife):
             return known
+        _loops.add(weakref.ref(loop, _loops.discard))
         life = vars(loop)["shutdown_asyncgens"] = _LoopLife(loop)
     except TypeError:  # it takes no attributes, or no weak references
         return NO_LOOP
-    _loops[:] = [ref for ref in _loops if ref() is not None]
-    _loops.append(weakref.ref(loop))
     return life
 
 
@@ -141,15 +144,19 @@ def listen(ended: Ended) -> None:
 
 
 def unlisten(ended: Ended) -> None:
-    """Stop that, and leave the loops as they were."""
+    """Stop that, and leave the loops as they were; only of a trio run in another thread is that not possible."""
     global _listeners
     with _lock:
         _listeners = tuple(one for one in _listeners if one != ended)
         if _listeners:
             return
-        loops = [loop for ref in _loops if (loop := ref()) is not None]
+        loops = [loop for ref in _loops.copy() if (loop := ref()) is not None]
         _loops.clear()
     for loop in loops:
         life = vars(loop).get("shutdown_asyncgens")
         if isinstance(life, _LoopLife):
             life.step_aside(loop)
+    lowlevel = _trio_here()
+    if lowlevel is not None and _trio_life is not None and _trio_life.get() is not None:
+        lowlevel.remove_instrument(_trio_life.get())
+        _trio_life.set(None)
