@@ -351,6 +351,16 @@ def test_at_work_when_the_loop_shuts_down() -> None:
     assert [leak.how for leak in leaks.found] == [How.OPEN]
 
 
+def test_at_work_in_a_loop_that_nobody_closes() -> None:
+    """What a task was at work on when its loop was left to itself was still open: nobody is at work any more."""
+    loop = asyncio.new_event_loop()
+    with track() as leaks:
+        at_work(loop)
+    assert [leak.how for leak in leaks.found] == [How.OPEN]
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
 def test_task_that_ends_in_a_trio_run() -> None:
     """What is open while some task of a trio run ends, and closed before the run does, is not left."""
 

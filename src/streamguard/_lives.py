@@ -32,6 +32,11 @@ class Life:
         """Whether nothing will be closed any more."""
         return True
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a task may be at work in it now."""
+        return False
+
     def end(self) -> None:
         """Tell that what is still open is about to be closed."""
         for ended in _listeners:
@@ -68,6 +73,11 @@ class _LoopLife(Life):
         loop = self._loop()
         return loop is None or loop.is_closed()
 
+    @property
+    def is_running(self) -> bool:
+        loop = self._loop()
+        return loop is not None and loop.is_running()
+
 
 class _TrioLife(Life):
     """An instrument of one trio run."""
@@ -80,6 +90,10 @@ class _TrioLife(Life):
     @property
     def is_over(self) -> bool:
         return self._is_over
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_over
 
     def task_exited(self, task: Any) -> None:
         root = sys.modules["trio"].lowlevel.current_root_task()

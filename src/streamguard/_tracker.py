@@ -24,6 +24,7 @@ from ._lives import Life
 from ._yours import Yours
 
 TagOf: TypeAlias = Callable[[FrameType], object]
+AtWork: TypeAlias = Callable[[Life], bool]
 Found: TypeAlias = "tuple[object, bool, Leak]"
 
 _KEPT_AT_LEAST = 1000
@@ -117,7 +118,7 @@ class Tracker:
 
     def stop(self) -> None:
         """Judge what is still open, and stop."""
-        self.judge(lambda _: True)
+        self.judge(lambda _: True, at_work=lambda life: life.is_running)
         _taps.unlisten(self)
         _lives.unlisten(self._loop_ends)
 
@@ -125,11 +126,16 @@ class Tracker:
         """Whether a generator of this tag is suspended."""
         return self._has_open(lambda found: found == tag)
 
-    def judge(self, which: Callable[[object], bool]) -> None:
-        """Take what has a tag like this, is suspended, and is held by nothing that may still read it, for left."""
+    def judge(self, which: Callable[[object], bool], *, at_work: AtWork = lambda life: not life.is_over) -> None:
+        """Take what has a tag like this, is suspended, and is held by nothing that may still read it, for left.
+
+        Args:
+            which: Which tags.
+            at_work: In which lives a task may still be at work on an item.
+        """
         if self._has_open(which):
             gc.collect()
-            self._judge(lambda started: which(started.tag), may_be_read=True)
+            self._judge(lambda started: which(started.tag), at_work)
 
     def _has_open(self, which: Callable[[object], bool]) -> bool:
         return any(which(started.tag) and _suspended(started.ref()) for started in self._open.copy().values())
@@ -183,11 +189,11 @@ class Tracker:
             self._settle()
 
     def _loop_ends(self, life: Life) -> None:
-        self._judge(lambda started: started.life is life, may_be_read=False)
+        self._judge(lambda started: started.life is life, lambda _: False)
 
     # -- what is still open
 
-    def _judge(self, which: Callable[[_Started], bool], *, may_be_read: bool) -> None:
+    def _judge(self, which: Callable[[_Started], bool], at_work: AtWork) -> None:
         suspended = {
             key: (started, generator)
             for key, started in self._open.copy().items()
@@ -197,10 +203,12 @@ class Tracker:
             return
         # Whoever leaves or closes the outer generator decides what becomes of the inner one.
         held = _held_by(AsyncGeneratorType)
-        # A task may be at work on an item, unless its loop is over or about to be.
+        may_be_read = any(at_work(started.life) for started, _ in suspended.values())
         read = _held_by(CoroutineType) if may_be_read else set[int]()
         for key, (started, generator) in suspended.items():
-            if key not in held and (key not in read or started.life.is_over) and self._open.pop(key, None) is started:
+            if key in held or (key in read and at_work(started.life)):
+                continue
+            if self._open.pop(key, None) is started:
                 self._leave(started, generator, How.OPEN)
 
     # -- no more memory than what is open needs
