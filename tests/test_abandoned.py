@@ -1,5 +1,6 @@
 """Guards that are never entered, or entered and dropped: they say so, and their sources are closed."""
 
+import asyncio
 import re
 import sys
 import threading
@@ -11,8 +12,9 @@ import anyio.lowlevel
 import pytest
 
 from nothing_left import Watch, collect_until_quiet
+from recording import only_asyncio
 from spies import spawned_tasks
-from stories import Log, cancel_when_blocked, numbers, waiting
+from stories import AgentsRun, Log, Story, WorkflowHandle, cancel_when_blocked, numbers, read_in_vain, waiting
 from streamguard import guarded_stream
 
 pytestmark = pytest.mark.anyio
@@ -176,3 +178,47 @@ async def test_abandoned_run_that_cannot_be_stopped(watch: Watch) -> None:
     await anyio.wait_all_tasks_blocked()
     assert log == ["closed"]
     watch.claim("OSError: no cancel")
+
+
+async def test_abandoned_at_its_end() -> None:
+    """A guard that was read to the end and dropped says so; there is nothing to close any more."""
+    log = Log()
+    stream = await guarded_stream(numbers(log)).__aenter__()
+    assert [number async for number in stream] == [1, 2, 3]
+    assert log == ["closed"]
+    with pytest.warns(ResourceWarning, match="its block was never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+
+
+@only_asyncio
+async def test_abandoned_run_that_is_stopped_by_a_coroutine() -> None:
+    """The run of an abandoned guard is told to stop, also where that takes time, and its events are closed."""
+    story = Story()
+    run = WorkflowHandle(story)
+    stream = await guarded_stream(run).__aenter__()
+    assert await anext(stream) == 1
+    with pytest.warns(ResourceWarning, match="its block was never left"):
+        del stream
+        collect_until_quiet()
+    await asyncio.wait([run._result_task])
+    await anyio.wait_all_tasks_blocked()
+    assert story.log == ["cancel_run", "step cleaned up", "run ended"]
+
+
+@only_asyncio
+async def test_abandoned_run_that_is_at_work() -> None:
+    """A run that was told to stop while its reader waited ends by itself: the cleanup of its model is not cut."""
+    story = Story()
+    run = AgentsRun(story)
+    stream = await guarded_stream(run).__aenter__()
+    assert [await anext(stream), await anext(stream)] == [1, 2]
+    await read_in_vain(stream)
+    with pytest.warns(ResourceWarning, match="its block was never left"):
+        del stream
+        collect_until_quiet()
+    await asyncio.wait([run.run_loop_task])
+    await anyio.wait_all_tasks_blocked()
+    assert story.log == ["cancel", "model closed"]

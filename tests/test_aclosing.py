@@ -652,6 +652,22 @@ def test_needs_no_running_loop_for_errors(caplog: pytest.LogCaptureFixture) -> N
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [cleanup]
 
 
+def test_needs_no_running_loop_for_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:
+    """With no event loop a cancellation in the cleanup leaves as well, and the body's error is reported."""
+    error, cancellation = Fault("body"), asyncio.CancelledError()
+
+    async def consume() -> None:
+        async with Aclosing(failing(cancellation)) as stream:
+            async for _ in stream:
+                raise error
+
+    with pytest.raises(asyncio.CancelledError) as caught:
+        consume().send(None)
+    assert caught.value is cancellation
+    assert caught.value.__notes__ == ["streamguard: this took the place of: recording.Fault: body"]
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
+
+
 async def test_no_generator_inside() -> None:
     """It is a plain class: entering and leaving it makes no async generator that could be left to a finaliser."""
     from nothing_left import open_generators

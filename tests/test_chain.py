@@ -895,6 +895,14 @@ async def test_entered_twice() -> None:
         await chain.__aenter__()
 
 
+async def test_left_without_having_been_entered() -> None:
+    """Leaving a chain that was not entered raises and says what to write."""
+    chain = guarded_chain()
+    with pytest.raises(RuntimeError, match='left without having been entered; use "async with"'):
+        await chain.__aexit__(None, None, None)
+    await chain.aclose()
+
+
 async def test_end_before_the_exit() -> None:
     """How a chain ended is not known inside its block."""
     async with guarded_chain(Turn().agent("a")) as chain:

@@ -516,6 +516,39 @@ async def test_unread_error_of_the_replaced_member() -> None:
     assert chain.end.members[0].error is caught.value
 
 
+async def test_unread_errors_of_two_replaced_members(watch: Watch) -> None:
+    """Of two errors that nobody read the first leaves from the exit; the other is told, not lost."""
+    turn = Turn()
+
+    async def read_and_hand_off(chain: GuardedChain[str], name: str) -> None:
+        fired = anyio.Event()
+
+        async def times_out() -> AsyncIterator[str]:
+            try:
+                with anyio.fail_after(0.01):
+                    yield name
+                    await anyio.sleep_forever()
+            except TimeoutError:
+                raise Fault(name) from None
+            finally:
+                fired.set()
+
+        chain.hand_off(times_out())
+        assert await anext(chain) == name
+        await fired.wait()
+        await anyio.wait_all_tasks_blocked()
+
+    with pytest.raises(Fault, match="first") as caught:
+        async with turn.chain(turn.agent("a", 1)) as chain:
+            await read_and_hand_off(chain, "first")
+            await read_and_hand_off(chain, "second")
+            chain.hand_off(turn.agent("b", 1))
+            assert await read_all(chain) == ["b1", "a1"]
+    assert [str(error) for error in chain.end.cleanup_errors] == ["second"]
+    assert chain.end.members[0].error is caught.value
+    watch.claim("displaced while it was closed: .*Fault: second")
+
+
 # -- ways out while a hand-off is about to happen
 
 

@@ -16,6 +16,7 @@ from streamguard import (
     CleanupError,
     CleanupTimeoutError,
     EndReason,
+    GuardedChain,
     StreamEnd,
     guarded_chain,
 )
@@ -390,6 +391,27 @@ async def test_left_while_another_task_waits_between_two_members() -> None:
         group.start_soon(let_close)
     assert turn.log == ["start a", "let close", "closed a", "tail"]
     assert is_closed(b)
+
+
+async def test_left_just_when_the_last_member_ends() -> None:
+    """A reader that gets its turn after another task has left the block sees the end of the chain."""
+    log: list[str] = []
+    ends = anyio.Event()
+
+    async def member() -> AsyncIterator[int]:
+        yield 1
+        ends.set()
+
+    async def reader(chain: GuardedChain[int]) -> None:
+        log.extend([f"read {number}" async for number in chain])
+        log.append("reader done")
+
+    async with anyio.create_task_group() as group:
+        async with guarded_chain(member()) as chain:
+            group.start_soon(reader, chain)
+            await ends.wait()
+        assert chain.end.members[0].items == 1
+    assert log == ["read 1", "reader done"]
 
 
 # -- what fails

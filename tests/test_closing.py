@@ -795,6 +795,25 @@ async def test_answers_generator_exit_with_a_yield() -> None:
     assert stream.end.cleanup_errors == (caught.value,)
 
 
+async def test_answers_generator_exit_with_a_yield_and_ends() -> None:
+    """Swallows GeneratorExit, yields, and is at its end then: the CleanupError says that it was stepped on to it."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[str]:
+        try:
+            yield "item"
+        except GeneratorExit:
+            yield "DONE"
+        log.append("end")
+
+    with pytest.raises(CleanupError, match="stepped on to its end") as caught:
+        async with guarded_stream(source()) as stream:
+            async for _ in stream:
+                break
+    assert log == ["end"]
+    assert stream.end.cleanup_errors == (caught.value,)
+
+
 @pytest.mark.parametrize("yields", [2, 15])
 async def test_yields_several_times_in_its_finally(yields: int) -> None:
     """Yields several times in `finally`: stepped on until its cleanup has finished; one CleanupError."""

@@ -949,7 +949,31 @@ class BuiltElsewhere(Exception):
         return error
 
 
-@pytest.mark.parametrize("error", [BuiltElsewhere.make(), FileNotFoundError(2, "no file", "name"), ValueError("plain")])
+class Coded(Exception):
+    """An error that is made of other arguments than those it keeps."""
+
+    def __init__(self, code: int, filename: str) -> None:
+        super().__init__(f"code {code}")
+        self.filename = filename
+
+
+class Prefixed(Exception):
+    """An error that a copy would give its prefix twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"failed: {text}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BuiltElsewhere.make(),
+        FileNotFoundError(2, "no file", "name"),
+        ValueError("plain"),
+        Coded(7, "name"),
+        Prefixed("once"),
+    ],
+)
 async def test_error_in_a_record_without_frames(error: Exception) -> None:
     """An error leaves untouched whether it can be copied or not, the tail runs, and the record's one has no frames."""
     tails: list[StreamEnd[int]] = []
@@ -969,6 +993,37 @@ async def test_error_in_a_record_without_frames(error: Exception) -> None:
     assert kept.__traceback__ is None
     assert str(error) in str(kept)
     assert getattr(kept, "filename", None) == getattr(error, "filename", None)
+
+
+async def test_copies_of_errors_keep_their_class() -> None:
+    """Whoever looks at the record's error finds the class and the words that the error has."""
+    for error in (Coded(7, "name"), Prefixed("once")):
+        with pytest.raises(type(error)):
+            async with guarded_stream(numbers(), release_agents=True) as stream:
+                raise error
+        kept = stream.end.error
+        assert type(kept) is type(error)
+        assert str(kept) == str(error)
+
+
+async def test_group_in_a_record_without_frames() -> None:
+    """A group keeps its members' shape; none of them has frames."""
+
+    def fail() -> None:
+        raise ValueError("inner")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with guarded_stream(numbers(), release_agents=True) as stream:
+            try:
+                fail()
+            except ValueError as inner:
+                raise ExceptionGroup("outer", [inner]) from None
+    assert caught.value.exceptions[0].__traceback__ is not None
+    kept = stream.end.error
+    assert isinstance(kept, ExceptionGroup)
+    assert (kept.message, kept.__traceback__) == ("outer", None)
+    (inner,) = kept.exceptions
+    assert (str(inner), inner.__traceback__) == ("inner", None)
 
 
 class _RunData:

@@ -1,13 +1,14 @@
 """What a source drops inside is closed with it, in its own task; what merely stands still is nobody's to close."""
 
 import asyncio
+import contextvars
 import gc
 import logging
 import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -21,6 +22,7 @@ from nothing_left import collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
 from streamguard import CleanupTimeoutError, GuardedStream, guarded_stream
+from streamguard._hooks import Members
 
 pytestmark = pytest.mark.anyio
 
@@ -842,6 +844,28 @@ async def test_foreign_firstiter_alone() -> None:
         assert sys.get_asyncgen_hooks().firstiter is firstiter
 
 
+async def test_no_hooks_at_all() -> None:
+    """Where no loop hears of generators, Python closes one that is dropped on the spot; with a guard open, too."""
+    nest = Nest()
+
+    async def of_the_body() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            nest.log.append("closed by Python")
+
+    with hooks_kept():
+        sys.set_asyncgen_hooks(None, None)
+        async with guarded_stream(nest.around(nest.leaf(), "outer")) as stream:
+            await anext(stream)
+            generator = of_the_body()
+            await anext(generator)
+            del generator
+            nest.log.append("dropped")
+        assert sys.get_asyncgen_hooks() == (None, None)
+    assert nest.log == ["closed by Python", "dropped", "outer", "leaf"]
+
+
 async def test_foreign_hooks_that_come_and_go() -> None:
     """Hooks put on while a guard is open, and taken off after it, again and again, leave no pile of ours behind."""
     nest = Nest()
@@ -1135,3 +1159,73 @@ async def test_dropped_one_that_outlasts_the_limit() -> None:
             async for _ in stream:
                 break
     assert stream.end.cleanup_errors == (caught.value,)
+
+
+async def test_dropped_one_that_obeys_no_cancellation() -> None:
+    """What was dropped while the source ran, and swallows every cancellation, is given up a moment after the limit."""
+    free = anyio.Event()
+    log: list[str] = []
+
+    async def inner() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            while not free.is_set():
+                with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
+                    await free.wait()  # hangs here
+            log.append("inner closed")
+
+    async def outer() -> AsyncIterator[int]:
+        async for _ in inner():
+            break
+        yield 1
+        yield 2
+
+    with anyio.fail_after(5), pytest.raises(CleanupTimeoutError, match=r"inner\n.*# hangs here"):
+        async with guarded_stream(outer(), cleanup_timeout=0.1) as stream:
+            async for _ in stream:
+                break
+    assert log == []
+    free.set()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["inner closed"]
+
+
+async def test_detached_task_goes_on_after_the_stream() -> None:
+    """What a task that the source detached iterates afterwards is its own: neither noted nor kept for the source."""
+    nest = Nest()
+    may_read, may_drop = anyio.Event(), anyio.Event()
+
+    async def read_later() -> None:
+        await may_read.wait()
+        generator = nest.leaf()
+        assert await anext(generator) == 1
+        await may_drop.wait()
+        await generator.aclose()
+
+    async with anyio.create_task_group() as outlives:
+
+        async def source() -> AsyncIterator[int]:
+            outlives.start_soon(read_later)
+            yield 1
+            yield 2
+
+        await nest.break_at_once(source())
+        may_read.set()
+        await anyio.wait_all_tasks_blocked()
+        may_drop.set()
+    assert nest.log == ["left", "leaf"]
+
+
+async def test_dropped_by_another_thread_as_the_stream_ends() -> None:
+    """What another thread drops when its stream has just ended is the event loop's."""
+    generator = Nest().leaf()
+    members = Members(keeps_all=True)
+    contextvars.copy_context().run(members.start)
+    members.note(generator)
+    members.stop()
+    assert not members.keep(generator)
+    assert not members.dropped
+    assert not members.left_to_others
+    await generator.aclose()

@@ -828,6 +828,25 @@ async def test_drain_ends_at_the_deadline() -> None:
     assert (recording.end.reason, recording.end.items) == (EndReason.LEFT, 1)
 
 
+async def test_no_drain_of_what_was_never_read() -> None:
+    """A source that nobody read does not run, with `on_early_exit="drain"` either."""
+    recording = Recording()
+    source = recording.numbers()
+    async with recording.open(source, on_early_exit="drain"):
+        pass
+    assert recording.log == ["tail"]
+    assert source.ag_frame is None
+
+
+async def test_no_drain_of_what_is_at_its_end() -> None:
+    """A source that came to its own end has nothing to drain."""
+    recording = Recording()
+    await recording.consume(go_on, on_early_exit="drain")
+    assert recording.log == ["closing", "closed", "tail", "left"]
+    assert recording.end is not None
+    assert recording.end.reason is EndReason.EXHAUSTED
+
+
 @pytest.mark.parametrize(
     "way", [by_an_error_in_the_body, by_a_scope_while_the_body_works], ids=lambda way: way.__name__
 )

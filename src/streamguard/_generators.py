@@ -5,11 +5,12 @@ The rule kept here: what a generator did is told by its state, never by the word
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import opcode
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from types import AsyncGeneratorType
 from typing import Any, TypeAlias
 
@@ -66,8 +67,7 @@ def _cancellations(things: Iterable[object]) -> int:
 
 def _place(generator: AnyGenerator) -> str:
     frame = generator.ag_frame
-    if frame is None:
-        return "its end"
+    assert frame is not None
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
@@ -95,11 +95,18 @@ def close_unstarted(generator: AnyGenerator) -> bool:
     """Close a generator that never ran, or is at its end: nothing has to be awaited. False if it did run."""
     if generator.ag_frame is not None and not is_unstarted(generator):
         return False
-    try:
+    with contextlib.suppress(StopIteration):
         generator.aclose().send(None)
+    return True
+
+
+def finalize(generator: AsyncGenerator[Any, Any]) -> None:
+    """Close a dropped generator that no event loop knows, as Python does if there is no hook."""
+    try:
+        generator.aclose().__await__().send(None)
     except StopIteration:
-        return True
-    raise AssertionError(f"async generator {generator.__qualname__!r} never ran, but waits while it closes")
+        return
+    raise RuntimeError("async generator ignored GeneratorExit")
 
 
 if sys.version_info >= (3, 12):
@@ -109,7 +116,7 @@ if sys.version_info >= (3, 12):
 
 else:
 
-    def is_unstarted(generator: AnyGenerator) -> bool:
+    def is_unstarted(generator: AnyGenerator) -> bool:  # pragma: no cover - measured on a later Python
         # Python 3.11 does not tell; the frame still stands at the instruction that made the generator.
         frame = generator.ag_frame
         assert frame is not None

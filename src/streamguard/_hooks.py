@@ -17,7 +17,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias, cast
 
-from ._generators import AnyGenerator
+from ._generators import AnyGenerator, finalize
 
 Hook: TypeAlias = Callable[[AsyncGenerator[Any, Any]], None]
 
@@ -146,8 +146,7 @@ class _Layer:
         members = _members_of.pop(id(generator), None)
         if members is not None and members.keep(cast("AnyGenerator", generator)):
             return
-        if (finalizer := self.before[1]) is not None:
-            finalizer(generator)
+        (self.before[1] or finalize)(generator)
 
 
 def _install() -> _Layer:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from types import CodeType
 from typing import Any, Protocol, TypeVar, cast
 
-from ._generators import AnyGenerator
+from ._generators import AnyGenerator, finalize
 from ._hooks import Hook
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -62,21 +62,12 @@ class _Tap:
     @_out_of_sight
     def finalizer(self, generator: AsyncGenerator[Any, Any]) -> None:  # pragma: no cover - it is, under another name
         _tell_dropped(generator)
-        (self.around[1] or _finalize)(generator)
+        (self.around[1] or finalize)(generator)
 
 
 def _tell_dropped(generator: AsyncGenerator[Any, Any]) -> None:
     for listener in _listeners:
         listener.dropped(cast("AnyGenerator", generator))
-
-
-def _finalize(generator: AsyncGenerator[Any, Any]) -> None:
-    """Close a generator that no event loop knows, as Python does if there is no hook."""
-    try:
-        generator.aclose().__await__().send(None)
-    except StopIteration:
-        return
-    raise RuntimeError("async generator ignored GeneratorExit")
 
 
 def listen(listener: Listener) -> None:
