@@ -606,6 +606,30 @@ async def test_hang_in_the_cleanup() -> None:
     assert stream.end.reason is EndReason.FAILED
 
 
+async def test_hang_at_the_bottom_of_many_calls() -> None:
+    """Of a hang below a hundred calls the error shows the frames from the top, and not without end."""
+
+    async def below(depth: int) -> None:
+        if depth:
+            await below(depth - 1)
+        else:
+            await anyio.sleep_forever()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await below(100)
+
+    with pytest.raises(CleanupTimeoutError) as caught:
+        async with guarded_stream(source(), cleanup_timeout=LIMIT) as stream:
+            async for _ in stream:
+                break
+    message = str(caught.value)
+    assert "await below(100)" in message
+    assert 40 <= message.count("await below(depth - 1)") <= 50
+
+
 async def test_hang_in_the_cleanup_under_a_cancelled_scope(watch: Watch) -> None:
     """A hang under a cancelled scope ends at the deadline too; the scope catches its cancellation, the hang is told."""
     log: list[str] = []

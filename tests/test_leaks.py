@@ -813,6 +813,33 @@ def test_functions_that_the_program_kept() -> None:
     assert get() == sys.get_asyncgen_hooks() == (None, None)
 
 
+def test_functions_that_another_tracer_put_around_ours() -> None:
+    """What another tracer has put around ours in `sys` stays when ours goes, and works."""
+    hooks = Hooks()
+    calls: list[str] = []
+    python = (sys.get_asyncgen_hooks, sys.set_asyncgen_hooks)
+    with track():
+        get, set_ = sys.get_asyncgen_hooks, sys.set_asyncgen_hooks
+
+        def traced_get() -> object:
+            calls.append("get")
+            return get()
+
+        def traced_set(*args: object) -> None:
+            calls.append("set")
+            set_(*args)  # type: ignore[arg-type]
+
+        sys.get_asyncgen_hooks, sys.set_asyncgen_hooks = traced_get, traced_set  # type: ignore[assignment]
+    try:
+        assert (sys.get_asyncgen_hooks, sys.set_asyncgen_hooks) == (traced_get, traced_set)
+        sys.set_asyncgen_hooks(hooks.first, hooks.last)
+        assert sys.get_asyncgen_hooks() == python[0]() == (hooks.first, hooks.last)
+        sys.set_asyncgen_hooks(None, None)
+        assert calls == ["set", "get", "set"]
+    finally:
+        sys.get_asyncgen_hooks, sys.set_asyncgen_hooks = python
+
+
 def test_wrong_hooks() -> None:
     """Python's error for what is no hook is raised, and all goes on."""
     with track() as leaks:
@@ -872,6 +899,23 @@ def test_shutdown_of_the_programs_own() -> None:
     loop.close()
 
 
+def test_shutdown_that_the_program_replaces_meanwhile() -> None:
+    """A loop whose `shutdown_asyncgens` the program replaces while it is tracked keeps the program's."""
+    loop = asyncio.new_event_loop()
+    called = []
+
+    async def shutdown() -> None:
+        called.append(True)
+
+    with track():
+        loop.run_until_complete(by_break())
+        loop.shutdown_asyncgens = shutdown  # type: ignore[method-assign]
+    assert loop.shutdown_asyncgens is shutdown
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    assert called == [True]
+    loop.close()
+
+
 def test_two_at_once() -> None:
     """Trackers inside each other, also left in another order, each find what was started in their block."""
     outer, inner = track(), track()
@@ -923,6 +967,17 @@ def test_report() -> None:
         assert expected in text
     assert "\033" not in text
     assert "\033" in leaks.report(colour=True)
+
+
+def test_report_from_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no path can be relative, because the current folder is gone, the whole path is told."""
+    with track() as leaks:
+        asyncio.run(by_break())
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert f"{__file__}:{line_of('the yield')}" in leaks.report()
 
 
 def test_report_of_nothing() -> None:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from decimal import Decimal
 from typing import Any
 
@@ -106,6 +106,25 @@ async def test_predicate_that_returns_an_awaitable(option: str) -> None:
             await anext(stream)
     assert log == ["closed"]
     collect_until_quiet()
+
+
+class Eventually:
+    """Awaitable, but no coroutine."""
+
+    def __await__(self) -> Generator[None, None, bool]:
+        yield
+        return True
+
+
+@pytest.mark.parametrize("option", ["until", "where"])
+async def test_predicate_that_returns_a_future(option: str) -> None:
+    """An awaitable that is no coroutine is no answer either."""
+    options: dict[str, Any] = {option: lambda item: Eventually()}
+    log = Log()
+    with pytest.raises(TypeError, match=r"returned an awaitable; .*plain function"):
+        async with guarded_stream(numbers(log), **options) as stream:
+            await anext(stream)
+    assert log == ["closed"]
 
 
 @pytest.mark.parametrize("option", ["until", "where"])

@@ -317,6 +317,16 @@ def test_failure_of_the_test(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*assert 1 == 2*", "*Captured streamguard call*", "test_it.py::test_leaves left *"])
 
 
+def test_failure_of_a_clean_test(project: pytest.Pytester) -> None:
+    """A test that fails and left nothing is reported as if the plugin were off."""
+    result = run(
+        project, SYNC + "def test_fails():\n    asyncio.run(close())\n    assert 1 == 2\n", "--streamguard=error"
+    )
+    outcomes(result, failed=1)
+    result.stdout.no_fnmatch_line("*Captured streamguard*")
+    result.stdout.no_fnmatch_line("*left an async generator*")
+
+
 def test_left_by_the_error(project: pytest.Pytester) -> None:
     """A generator that the traceback of a failing test holds is left, and told of after the test."""
     tests = (

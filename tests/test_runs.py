@@ -4,6 +4,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +13,8 @@ import pytest
 from nothing_left import Watch
 from spies import on_asyncio
 from stories import AgentsRun, Run, Story, WorkflowHandle
-from streamguard import EndReason, guarded_stream
+from streamguard import EndReason, guarded_chain, guarded_stream
+from test_release import Agent, Item, Result, of_the_sdk
 
 pytestmark = pytest.mark.anyio
 
@@ -460,3 +462,55 @@ async def test_events_that_wait_for_the_run_that_was_told_to_stop(told_by: str) 
     assert run.run_loop_task.cancelled()
     assert stream.end.reason is EndReason.LEFT
     assert stream.end.cleanup_errors == ()
+
+
+# -- agents, with release_agents=True
+
+
+@of_the_sdk
+class ReleasableRun(Result):
+    """A run that has ended, whose events are read and whose agents can be released."""
+
+    def __init__(self, name: str, log: list[str], **more: Any) -> None:
+        agent = Agent(name)
+        super().__init__([Item(agent, "one")], agent, **more)
+        self.log = log
+
+    async def stream_events(self) -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            self.log.append("closed")
+
+
+async def test_chain_releases_the_agents_of_each_run() -> None:
+    """Every run of a chain lets go of its agents, those that were replaced as well; the records tell the names."""
+    first, second = ReleasableRun("triage", []), ReleasableRun("writer", [])
+    async with guarded_chain(first, second, release_agents=True) as chain:
+        assert [item async for item in chain] == [1, 2, 1, 2]
+    assert [end.release.names for end in chain.end.members] == [("triage",), ("writer",)]
+    assert [run.new_items[0].agent for run in (first, second)] == [None, None]
+    assert chain.end.release is chain.end.members[1].release
+
+
+class Undecided:
+    """Answers no question."""
+
+    def __bool__(self) -> bool:
+        raise OSError("no answer")
+
+
+async def test_run_whose_release_fails() -> None:
+    """An error of the release leaves the block like one of the cleanup; the run is closed, and the tail runs."""
+    log: list[str] = []
+    run = ReleasableRun("writer", log, interruptions=Undecided())
+    with pytest.raises(OSError, match="no answer") as caught:
+        async with guarded_stream(run, release_agents=True, tail=lambda _: log.append("tail")) as stream:
+            async for _ in stream:
+                break
+    assert log == ["closed", "tail"]
+    assert stream.end.release is None
+    (kept,) = stream.end.cleanup_errors
+    assert (type(kept), str(kept), kept.__traceback__) == (OSError, "no answer", None)
+    assert caught.value.__traceback__ is not None

@@ -1,6 +1,7 @@
 """What can be guarded: each shape of source is opened, stepped and closed by one task, and closed once."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -1020,3 +1021,39 @@ async def test_iterator_that_can_only_be_left() -> None:
         async for _ in stream:
             break
     assert source.log == ["entered", "read", "left"]
+
+
+class Pending:
+    """An awaitable of somebody else's that can be cancelled, and is no future."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    def __await__(self) -> Generator[Any, Any, AsyncIterator[int]]:
+        yield from anyio.lowlevel.checkpoint().__await__()
+        return generator(self.story)
+
+    def cancel(self) -> None:
+        self.story.log.append("cancelled")
+
+
+async def test_awaitable_that_can_be_cancelled() -> None:
+    """An awaitable that nobody waited for is cancelled; one that was awaited is not, its source is closed."""
+    story = Story()
+    async with guarded_stream(Pending(story)):
+        pass
+    assert story.log == ["cancelled"]
+    async with guarded_stream(Pending(story)) as stream:
+        assert await anext(stream) == 1
+    assert story.log == ["cancelled", "closed"]
+
+
+async def test_builtin_that_tells_no_signature() -> None:
+    """A callable whose arguments cannot be looked at is taken at its word, and called at the first read."""
+    story = Story()
+    make = functools.partial(getattr, object(), "events", Run(story))
+    with pytest.raises(ValueError, match="signature"):
+        inspect.signature(make)
+    async with guarded_stream(make) as stream:
+        assert await anext(stream) == 1
+    story.check("closed")

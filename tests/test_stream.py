@@ -640,14 +640,15 @@ async def test_repr() -> None:
 # -- another event loop
 
 
-async def test_entered_in_another_loop(anyio_backend_name: str) -> None:
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+async def test_entered_in_another_loop(other: str) -> None:
     """A stream is read in the loop in which it was entered; elsewhere it cannot be closed: RuntimeError."""
     guard = guarded_stream(numbers(Log()))
     async with guard as stream:
         assert await anext(stream) == 1
 
         def elsewhere() -> None:
-            anyio.run(guard.aclose, backend=anyio_backend_name)
+            anyio.run(guard.aclose, backend=other)
 
         with pytest.raises(RuntimeError, match="belongs to another event loop; use it where it was entered"):
             await anyio.to_thread.run_sync(elsewhere)

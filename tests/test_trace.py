@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from streamguard.__main__ import main
+
 TRACE = ["-m", "streamguard", "trace"]
 # The sources are ASCII; the children must not warn of what trio says of dropped generators.
 ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": ""}
@@ -261,6 +263,13 @@ def test_program_that_closes_its_stderr(tmp_path: Path) -> None:
     write(tmp_path / "closes.py", "import sys\nsys.stderr.close()\n")
     run = python(*TRACE, "closes.py", cwd=tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_leaks_of_a_program_that_closes_its_stderr(leaks: Path) -> None:
+    """A report that cannot be told any more still counts: the status says that there was one."""
+    write(leaks.parent / "closes.py", leaks.read_text() + "sys.stderr.close()\n")
+    run = python(*TRACE, "closes.py", cwd=leaks.parent)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", "")
 
 
 def test_output(leaks: Path) -> None:
@@ -563,6 +572,14 @@ def test_wrong_command(tmp_path: Path, arguments: list[str]) -> None:
     run = python("-m", "streamguard", *arguments, cwd=tmp_path)
     assert run.returncode == 2
     assert run.stderr.startswith("usage: python -m streamguard")
+
+
+def test_called_by_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """The module can be imported, which runs nothing, and its command line called."""
+    with pytest.raises(SystemExit) as ended:
+        main(["trace", "--help"])
+    assert ended.value.code == 0
+    assert "standard error" in capsys.readouterr().out
 
 
 def test_help(tmp_path: Path) -> None:

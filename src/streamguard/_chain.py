@@ -307,7 +307,7 @@ class _Nothing:
     """The source of the owner that runs the tail."""
 
     async def __anext__(self) -> Any:
-        raise StopAsyncIteration
+        raise NotImplementedError
 
 
 def _checked(member: object) -> object:

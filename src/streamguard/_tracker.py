@@ -174,14 +174,12 @@ class Tracker:
 
     def _who_iterates(self, frame: FrameType) -> tuple[FrameType, bool]:
         """The frame that iterates, and whether it is yours; an iterator that wraps a generator is looked through."""
-        looked_at: FrameType | None = frame
-        while looked_at is not None:
-            if self._is_yours(looked_at.f_code.co_filename):
-                return looked_at, True
-            if looked_at.f_code.co_name != "__anext__":
-                break
+        looked_at = frame
+        while not self._is_yours(looked_at.f_code.co_filename):
+            if looked_at.f_code.co_name != "__anext__" or looked_at.f_back is None:
+                return frame, False
             looked_at = looked_at.f_back
-        return frame, False
+        return looked_at, True
 
     def _leave(self, started: _Started, generator: AnyGenerator, how: How) -> None:
         self._left.append(_Left(started, generator, started.leak(generator, how)))
