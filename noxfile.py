@@ -67,6 +67,16 @@ def conformance(session: nox.Session) -> None:
     session.run("python", EXAMPLE)
 
 
+@nox.session(python=PYTHONS[-1])
+def pyodide(session: nox.Session) -> None:
+    session.install(".", "--group", "test")
+    folder = session.create_tmp()
+    # The npm package of that name is a CPython in WebAssembly; its first number is the Python's.
+    session.run("npm", "install", "--no-package-lock", "--prefix", folder, "pyodide@^314", external=True)
+    packages = session.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", silent=True)
+    session.run("node", "tests/pyodide/run.mjs", folder, str(packages).strip(), *session.posargs, external=True)
+
+
 @nox.session
 def agent_turn(session: nox.Session) -> None:
     session.install(".", "--group", "runners")

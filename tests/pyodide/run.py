@@ -1,0 +1,45 @@
+"""Runs the tests that need asyncio alone, on a Python that has neither sockets nor threads nor processes."""
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+import pytest
+
+# Processes and terminals; a module that wants them cannot be imported here.
+WITHOUT = ["suites", "test_leaks.py", "test_pytest_plugin.py", "test_shutdown.py", "test_trace.py", "test_tracker.py"]
+# OpenTelemetry looks around in a thread.
+ONLY = "asyncio and not trio and not uvloop and not thread and not span and not another_loop"
+
+
+class Loop(asyncio.BaseEventLoop):
+    """An event loop without input and output. Pyodide's own cannot run until something is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _NothingToSelect()
+
+    def _process_events(self, events: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+class _NothingToSelect:
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("nothing is left that could wake this loop")
+        time.sleep(timeout)
+        return []
+
+
+def run(arguments: list[str]) -> int:
+    """The exit status of pytest."""
+    asyncio._set_running_loop(None)  # Pyodide's, which runs all the time
+    asyncio.events.new_event_loop = asyncio.new_event_loop = Loop  # type: ignore[assignment]
+    print(sys.version)  # noqa: T201
+    ignored = [f"--ignore=tests/{name}" for name in WITHOUT]
+    plugins = ["-panyio", "-pstreamguard.pytest_plugin", "-pno:cacheprovider"]
+    return int(pytest.main([*plugins, *ignored, "-k", ONLY, *(arguments or ["tests"])]))
