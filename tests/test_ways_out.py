@@ -20,6 +20,9 @@ from streamguard import EndReason, StreamEnd, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
+SOON = 0.05
+"""Seconds until a limit passes: long enough that the body, or the source, is at work by then."""
+
 
 # -- the ways out: each returns how the consumer ended
 
@@ -223,7 +226,7 @@ async def by_cancels_while_it_closes(recording: Recording) -> str:
 
 async def by_asyncio_timeout_in_the_body(recording: Recording) -> str:
     try:
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(SOON):
             await recording.consume(recording.work)
     except TimeoutError:
         return "TimeoutError"
@@ -232,7 +235,7 @@ async def by_asyncio_timeout_in_the_body(recording: Recording) -> str:
 
 async def by_asyncio_timeout_in_the_source(recording: Recording) -> str:
     try:
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(SOON):
             await recording.consume(go_on, recording.numbers(hold_after=1))
     except TimeoutError:
         return "TimeoutError"
@@ -241,7 +244,7 @@ async def by_asyncio_timeout_in_the_source(recording: Recording) -> str:
 
 async def by_wait_for(recording: Recording) -> str:
     try:
-        await asyncio.wait_for(recording.consume(go_on, recording.numbers(hold_after=1)), 0.01)
+        await asyncio.wait_for(recording.consume(go_on, recording.numbers(hold_after=1)), SOON)
     except TimeoutError:
         return "TimeoutError"
     return "returned"
@@ -249,7 +252,7 @@ async def by_wait_for(recording: Recording) -> str:
 
 async def by_fail_after_in_the_body(recording: Recording) -> str:
     try:
-        with anyio.fail_after(0.01):
+        with anyio.fail_after(SOON):
             await recording.consume(recording.work)
     except TimeoutError:
         return "TimeoutError"
@@ -258,7 +261,7 @@ async def by_fail_after_in_the_body(recording: Recording) -> str:
 
 async def by_fail_after_in_the_source(recording: Recording) -> str:
     try:
-        with anyio.fail_after(0.01):
+        with anyio.fail_after(SOON):
             await recording.consume(go_on, recording.numbers(hold_after=1))
     except TimeoutError:
         return "TimeoutError"
@@ -266,13 +269,13 @@ async def by_fail_after_in_the_source(recording: Recording) -> str:
 
 
 async def by_move_on_after_in_the_body(recording: Recording) -> str:
-    with anyio.move_on_after(0.01) as scope:
+    with anyio.move_on_after(SOON) as scope:
         await recording.consume(recording.work)
     return "caught" if scope.cancelled_caught else "returned"
 
 
 async def by_move_on_after_in_the_source(recording: Recording) -> str:
-    with anyio.move_on_after(0.01) as scope:
+    with anyio.move_on_after(SOON) as scope:
         await recording.consume(go_on, recording.numbers(hold_after=1))
     return "caught" if scope.cancelled_caught else "returned"
 
@@ -710,7 +713,7 @@ async def test_timeout_around_a_slow_cleanup() -> None:
         finally:
             fired.set()
 
-    with anyio.move_on_after(0.01) as scope:
+    with anyio.move_on_after(SOON) as scope:
         async with guarded_stream(source()) as stream:
             async for _ in stream:
                 await body()
