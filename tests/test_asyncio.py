@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import uvloop
 
 from spies import on_asyncio, this_task
 from stories import Log, numbers
@@ -204,3 +205,23 @@ async def test_tasks_of_others(task_factory: Any) -> None:
     async with guarded_stream(numbers(log)) as stream:
         assert [item async for item in stream] == [1, 2, 3]
     assert log == ["closed"]
+
+
+async def _read(log: Log) -> None:
+    async with guarded_stream(numbers(log)) as stream:
+        log.extend([str(item) async for item in stream])
+
+
+def test_tasks_that_take_no_name() -> None:
+    """Tasks that cannot be named will do, in a loop that takes them (uvloop; asyncio itself names what it is given)."""
+
+    class Nameless(asyncio.Task):  # type: ignore[type-arg]
+        @property
+        def set_name(self) -> None:  # type: ignore[override]
+            raise AttributeError("set_name")
+
+    log = Log()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.get_loop().set_task_factory(lambda loop, coroutine, **_: Nameless(coroutine, loop=loop))
+        runner.run(_read(log))
+    assert log == ["closed", "1", "2", "3"]

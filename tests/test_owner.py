@@ -17,7 +17,7 @@ import trio
 from nothing_left import Watch
 from spies import on_asyncio, on_trio, spawned_tasks, steps, this_task
 from stories import Log, noted_numbers, read_in_vain
-from streamguard import EndReason, guarded_stream
+from streamguard import EndReason, GuardedStream, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -658,6 +658,31 @@ async def test_third_party_cancels_the_owner_before_its_first_step() -> None:
     finally:
         loop.set_task_factory(None)
     assert log == ["closed"]
+
+
+@on_asyncio
+async def test_third_party_cancels_the_owner_before_its_first_step_in_the_close() -> None:
+    """An owner that is cancelled before its first step, while its stream is closed, is started once more to close."""
+    log = Log()
+    source = noted_numbers(log)
+    await anext(source)
+    log.clear()
+    log.tasks.clear()
+
+    async def read(stream: AsyncIterator[int]) -> None:
+        log.extend([f"read {number}" async for number in stream])
+        log.append("reader done")
+
+    async def cancel_and_close(stream: GuardedStream[int]) -> None:
+        (owner,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("streamguard")]
+        owner.cancel()
+        await stream.aclose()
+        log.append("closer done")
+
+    async with guarded_stream(source) as stream:
+        await asyncio.gather(read(stream), cancel_and_close(stream))
+    assert sorted(log) == ["closed", "closer done", "reader done"]
+    assert len(log.tasks) == 1
 
 
 @on_asyncio

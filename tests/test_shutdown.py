@@ -20,7 +20,7 @@ import uvloop
 
 from nothing_left import collect_until_quiet
 from recording import Fault, kind_of, only_asyncio
-from streamguard import CleanupError, EndReason, guarded_chain, guarded_stream
+from streamguard import CleanupError, EndReason, _asyncio, guarded_chain, guarded_stream
 
 PATIENCE = 5
 """Seconds until a loop that does not end is said to hang."""
@@ -591,6 +591,33 @@ def test_kept_guard_of_a_loop_that_is_only_closed(caplog: pytest.LogCaptureFixtu
         kept.clear()
         collect_until_quiet()
     assert story.log == []
+
+
+@pytest.mark.parametrize("state", ["at a yield", "in its await", "an iterator", "failed, unread"])
+def test_owner_that_is_destroyed(state: str, caplog: pytest.LogCaptureFixture) -> None:
+    """At the end of the program Python closes what a closed loop has left, where nothing can be awaited any more."""
+    source, options, then = STATES[state]
+    story = Kept()
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        stream = await guarded_stream(getattr(story, source)(), **options).__aenter__()
+        kept.append(stream)
+        await anext(stream)
+        await then(stream)
+
+    loop.run_until_complete(main())
+    loop.close()
+    (task,) = _asyncio._alive
+    task.coroutine.close()
+    assert kept[0]._owner.cleanup_errors == []  # a RuntimeError if it waited for anything
+    assert story.log == (["close", "close done"] if state == "failed, unread" else [])
+    assert not _asyncio._alive
+    del task, loop
+    with pytest.warns(ResourceWarning, match="never left"):
+        kept.clear()
+        collect_until_quiet()
+    assert all(message.startswith("Task was destroyed but it is pending") for message in caplog.messages)
 
 
 # -- Ctrl-C

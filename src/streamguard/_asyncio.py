@@ -131,7 +131,7 @@ class Task:
 
 
 def _nothing() -> None:
-    pass
+    """What is called when there is nothing to tell."""
 
 
 def _resolve(future: asyncio.Future[None] | None) -> None:

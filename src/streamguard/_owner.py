@@ -78,7 +78,7 @@ class Owner(Stepper[T]):
 
     def ending(self) -> bool:
         """Whether the event loop is cancelling all that is left because its main task is done."""
-        return False
+        raise NotImplementedError
 
     def check_loop(self) -> None:
         """A RuntimeError if the caller runs in another event loop."""
