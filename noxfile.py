@@ -33,7 +33,8 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
     session.install("--resolution", "lowest-direct", ".", "--group", "test")
-    session.run("pytest", *session.posargs)
+    # In Python's development mode, with asyncio's debug mode.
+    session.run("python", "-X", "dev", "-W", "error", "-m", "pytest", *session.posargs)
 
 
 @nox.session
@@ -65,6 +66,13 @@ def conformance(session: nox.Session) -> None:
     session.install(".", "--group", "test", "--group", "runners")
     session.run("pytest", "tests/conformance", *session.posargs)
     session.run("python", EXAMPLE)
+
+
+@nox.session(python=PYTHONS[1])
+def mutation(session: nox.Session) -> None:
+    session.install(".", "--group", "test", "--group", "mutation")
+    session.run("mutmut", "run", *session.posargs)
+    session.run("mutmut", "results")
 
 
 @nox.session(python=PYTHONS[-1])

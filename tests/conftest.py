@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from nothing_left import Watch, collect_until_quiet
+from spies import ASYNCIO
 
-BACKENDS = [
-    pytest.param(("asyncio", {"debug": False, "use_uvloop": False}), id="asyncio"),
-    pytest.param(("asyncio", {"debug": False, "use_uvloop": True}), id="uvloop"),
-    pytest.param(("trio", {}), id="trio"),
-]
+BACKENDS = [*ASYNCIO, pytest.param(("trio", {}), id="trio")]
 
 
 @pytest.fixture(params=BACKENDS)

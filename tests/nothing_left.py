@@ -46,6 +46,7 @@ class Watch:
             logging.getLogger(name).addHandler(self._handler)
         if backend == "asyncio":
             loop = asyncio.get_running_loop()
+            loop.slow_callback_duration = 60  # else asyncio's debug mode tells of a busy machine
             self._loop_handler = loop.get_exception_handler()
             loop.set_exception_handler(self._on_loop_error)
 

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from spies import ASYNCIO
 from streamguard import StreamEnd, guarded_stream
 
 Body = Callable[[int], Awaitable[bool]]
@@ -16,10 +17,7 @@ Opener = Callable[[AsyncGenerator[int, None]], AbstractAsyncContextManager[Async
 # Native cancellation is asyncio's: on trio there are only scopes.
 only_asyncio = pytest.mark.parametrize(
     "anyio_backend",
-    [
-        pytest.param(("asyncio", {"debug": False, "use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"debug": False, "use_uvloop": True}), id="uvloop"),
-    ],
+    ASYNCIO,
 )
 
 

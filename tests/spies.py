@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import trio
 
+DEBUG = sys.flags.dev_mode
 ASYNCIO = [
-    pytest.param(("asyncio", {"debug": False, "use_uvloop": False}), id="asyncio"),
-    pytest.param(("asyncio", {"debug": False, "use_uvloop": True}), id="uvloop"),
+    pytest.param(("asyncio", {"debug": DEBUG, "use_uvloop": False}), id="asyncio"),
+    pytest.param(("asyncio", {"debug": DEBUG, "use_uvloop": True}), id="uvloop"),
 ]
 on_asyncio = pytest.mark.parametrize("anyio_backend", ASYNCIO)
 on_trio = pytest.mark.parametrize("anyio_backend", [pytest.param(("trio", {}), id="trio")])

@@ -1384,14 +1384,19 @@ async def test_asyncio_timeout_during_the_close(body: Any, request: pytest.Fixtu
     recording = Recording()
     recording.hold_the_close()
 
+    limits: list[asyncio.Timeout] = []
+
     async def let_close() -> None:
+        await recording.closing.wait()
+        limits[0].reschedule(0)
         while not task.cancelling():
             await anyio.sleep(0.001)
         await anyio.wait_all_tasks_blocked()
         recording.may_close.set()
 
     async def consume() -> None:
-        async with asyncio.timeout(0.02):
+        async with asyncio.timeout(None) as limit:
+            limits.append(limit)
             await recording.consume(body)
 
     task = asyncio.create_task(consume())
