@@ -120,7 +120,7 @@ def current_life() -> Life:
 
 
 def _trio_here() -> Any:
-    """trio's functions, if a task of trio runs here."""
+    """The functions of trio, if one of its tasks runs here."""
     # It is in there while it is imported, too.
     lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
     return lowlevel if lowlevel is not None and lowlevel.in_trio_task() else None

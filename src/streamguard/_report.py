@@ -7,7 +7,7 @@ import json
 import os.path
 from collections.abc import Iterator, Sequence
 
-from ._source import iterated_at, lines_of
+from ._listing import iterated_at, lines_of
 from ._tracker import How, Leak
 
 WIDTH = 100
