@@ -15,6 +15,7 @@ nox.options.sessions = ["tests", "lint", "types", "docs"]
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 SOURCES = [str(path) for path in Path("src").rglob("*.py")]
 EXAMPLE = "docs/examples/agent_turn.py"
+RUNNER_PAGES = [f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")]
 
 
 @nox.session(python=PYTHONS)
@@ -63,8 +64,8 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def conformance(session: nox.Session) -> None:
-    session.install(".", "--group", "test", "--group", "runners")
-    session.run("pytest", "tests/conformance", *session.posargs)
+    session.install(".", "--group", "test", "--group", "runners", "--group", "peers")
+    session.run("pytest", "tests/conformance", *RUNNER_PAGES, *session.posargs)
     session.run("python", EXAMPLE)
 
 
