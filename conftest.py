@@ -4,10 +4,10 @@ import io
 from contextlib import redirect_stdout
 
 from sybil import Example, Sybil
-from sybil.sybil import SybilCollection
 from sybil.document import PythonDocStringDocument
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers import myst, rest
+from sybil.sybil import SybilCollection
 
 pytest_plugins = ["pytester"]  # only the root may ask for it
 
