@@ -53,7 +53,7 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
     "`scoped_iter`": asyncstdlib.scoped_iter,
     "`aioitertools`": lambda source: nullcontext(aioitertools.map(same, source)),
     "`Aclosing`": Aclosing,
-    "`guarded_stream`": lambda source: guarded_stream(source, cleanup_timeout=0.2),
+    "`guarded_stream`": lambda source: guarded_stream(source, cleanup_timeout=0.1),
 }
 """What opens an object; `as_safe_channel` takes only functions."""
 
@@ -297,9 +297,10 @@ async def hung_cleanup(open_: Open) -> str:
 
     async with anyio.create_task_group() as group:
         group.start_soon(consume)
-        await anyio.wait_all_tasks_blocked()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
         if not left:
-            with anyio.move_on_after(0.6):
+            with anyio.move_on_after(1):
                 await has_left.wait()
             left.insert(0, "its own" if left else "none")
         log.may_close.set()
