@@ -19,12 +19,13 @@ def test_reference(name: str) -> None:
     assert f":: {name}" in REFERENCE.read_text()
 
 
-@pytest.mark.parametrize("page", RUNNER_PAGES)
-def test_page_of_a_runner(page: str) -> None:
-    """A page that needs an SDK is run by the session that has them, with every program and output on it."""
-    assert f'"{page}"' in (ROOT / "noxfile.py").read_text()
-    file = ROOT / "docs" / "howto" / f"{page}.md"
-    blocks = [line for line in file.read_text().splitlines() if line in ("```python", "```text")]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(file)]
-    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert collected.stdout.count(f"{page}.md::") == len(blocks) > 5
+def test_pages_of_runners() -> None:
+    """Pages that need SDKs are run by the session that has them, with every program and output on them."""
+    files = [ROOT / "docs" / "howto" / f"{page}.md" for page in RUNNER_PAGES]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *files]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    session = (ROOT / "noxfile.py").read_text()
+    for file in files:
+        assert f'"{file.stem}"' in session
+        blocks = [line for line in file.read_text().splitlines() if line in ("```python", "```text")]
+        assert collected.count(f"{file.name}::") == len(blocks) > 5
