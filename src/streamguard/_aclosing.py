@@ -53,6 +53,7 @@ class Aclosing(Generic[T]):
 
     def __init__(self, thing: T) -> None:
         self.thing: T = thing
+        """What is closed."""
 
     async def __aenter__(self) -> T:
         return self.thing
