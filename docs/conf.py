@@ -25,8 +25,8 @@ html_title = f"streamguard {version}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-# Written out, this union is longer than the page is wide; the text says what it takes.
-autodoc_type_aliases = {"Given": "streamguard._sources.Given"}
+# Written out, these unions are longer than the page is wide; the text says what they take.
+autodoc_type_aliases = {"Given": "streamguard._sources.Given", "Member": "streamguard._chain.Member"}
 napoleon_numpy_docstring = False
 # `Name` in a docstring means what it means in Python: the object of that name.
 default_role = "py:obj"

@@ -31,7 +31,8 @@ class Aclosing(Generic[T]):
         thing: What to close: by ``aclose()``, else ``close()`` (sync or async), else not at all.
 
     Raises:
-        Exception: Whatever the cleanup raises, if the body raised nothing (or ``GeneratorExit``).
+        Exception: Whatever the cleanup raises, if the body raised nothing (or ``GeneratorExit``). After an error of the
+            body only ``KeyboardInterrupt``, ``SystemExit`` and a native cancellation that arrives in the cleanup.
 
     Example:
         >>> async def letters():

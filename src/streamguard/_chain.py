@@ -34,7 +34,10 @@ _NOTHING_BEFORE: StreamEnd[Any] = StreamEnd(
 
 
 class GuardedChain(Block[T]):
-    """Several guarded streams that are read as one; made by `guarded_chain`."""
+    """Several guarded streams that are read as one; made by `guarded_chain`.
+
+    It is an async iterator for one task at a time, entered once, and left with one error, as a `GuardedStream`.
+    """
 
     __slots__ = (
         "_all_closed",

@@ -14,11 +14,18 @@ logger = logging.getLogger("streamguard")
 
 
 class CleanupError(RuntimeError):
-    """The source did not close as an async generator must."""
+    """The source did not close as an async generator must.
+
+    It yielded while it was closed (the language reference has ``aclose()`` raise a RuntimeError then, which is the cause
+    of this one), or it raised a cancellation that nobody had asked for. Leaves from the exit of a guard's block.
+    """
 
 
 class CleanupTimeoutError(CleanupError, TimeoutError):
-    """A close, a ``cancel`` or a tail did not end within ``cleanup_timeout``; the message says where it hangs."""
+    """A close, a ``cancel`` or a tail did not end within ``cleanup_timeout``; the message says where it hangs.
+
+    What hangs was cancelled, given 0.25 s, and abandoned if it still did not end.
+    """
 
 
 def without(

@@ -23,7 +23,12 @@ T = TypeVar("T")
 
 
 class GuardedStream(Block[T]):
-    """A stream that is closed when its ``async with`` block is left; made by `guarded_stream`."""
+    """A stream that is closed when its ``async with`` block is left; made by `guarded_stream`.
+
+    It is an async iterator for one task at a time. Reading it outside its block, or while another task reads, and
+    entering it twice are a RuntimeError. What leaves the block is one error, bare: the body's or the source's, else a
+    cleanup's, a `CleanupError` or a `CleanupTimeoutError`.
+    """
 
     __slots__ = ("_options", "_source")
 

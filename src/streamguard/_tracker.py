@@ -38,7 +38,7 @@ class How(StrEnum):
     OPEN = "still open"
     """It was still open when its event loop ended, which closed it then; or when the tracking ended."""
     UNFINALISED = "never finalised"
-    """Nothing closed it: its event loop was gone. Its ``finally`` did not run to the end."""
+    """Nothing closed it, since its event loop was gone. Its ``finally`` did not run to the end."""
 
 
 @dataclass(frozen=True, slots=True)

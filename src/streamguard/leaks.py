@@ -30,7 +30,7 @@ class Leaks:
 
     @property
     def found(self) -> tuple[Leak, ...]:
-        """What your code iterated and left: one `Leak` for each line and way, with its count."""
+        """What your code iterated and left, one `Leak` for each line and way, with its count."""
         return self._leaks(yours=True)
 
     @property
