@@ -16,8 +16,9 @@ logger = logging.getLogger("streamguard")
 class CleanupError(RuntimeError):
     """The source did not close as an async generator must.
 
-    It yielded while it was closed (the language reference has ``aclose()`` raise a RuntimeError then, which is the cause
-    of this one), or it raised a cancellation that nobody had asked for. Leaves from the exit of a guard's block.
+    It yielded while it was closed, or it raised a cancellation that nobody had asked for. Leaves from the exit of a
+    guard's block. The cause is that cancellation, or the RuntimeError by which ``aclose()`` answers a ``yield``, as the
+    language reference says.
     """
 
 
