@@ -29,3 +29,10 @@ def test_pages_of_runners() -> None:
         assert f'"{file.stem}"' in session
         blocks = [line for line in file.read_text().splitlines() if line in ("```python", "```text")]
         assert collected.count(f"{file.name}::") == len(blocks) > 5
+
+
+def test_map_of_the_code() -> None:
+    """CONTRIBUTING says of every module where it stands."""
+    _, block, *_ = (ROOT / "CONTRIBUTING.md").read_text().split("```")
+    words = set(block.replace(",", " ").split())
+    assert {file.stem for file in (ROOT / "src" / "streamguard").glob("*.py")} <= words
