@@ -4,20 +4,17 @@ A row goes by its first cell; in the table of errors by its first two. A test go
 out by the function that takes it.
 """
 
-import ast
 import asyncio
-import functools
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from named import TESTS, is_there
 from spies import on_asyncio
 from stories import AgentsRun, Story
 from streamguard import StreamEnd, guarded_stream
 
-TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "reference.md"
 
 PROMISES = {
@@ -234,12 +231,6 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-@functools.cache
-def functions(file: str) -> set[str]:
-    tree = ast.parse((TESTS / f"{file}.py").read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
 def test_every_row_has_its_tests() -> None:
     """No promise on the page without a test, and no test here for what is not promised."""
     assert rows() == list(PROMISES)
@@ -248,8 +239,7 @@ def test_every_row_has_its_tests() -> None:
 @pytest.mark.parametrize("name", sorted({name for names in PROMISES.values() for name in names}))
 def test_every_test_is_there(name: str) -> None:
     """What is named here exists."""
-    file, function = name.split("::")
-    assert function in functions(file)
+    assert is_there(name)
 
 
 # -- what the tests of single parts do not show
