@@ -1,13 +1,14 @@
 """Runs the examples: the Python blocks in README and docs, and those in the docstrings."""
 
-import io
+import sys
 from contextlib import redirect_stdout
+from difflib import unified_diff
+from io import StringIO
 
 from sybil import Example, Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers import myst, rest
-from sybil.sybil import SybilCollection
 
 pytest_plugins = ["pytester"]  # only the root may ask for it
 
@@ -15,32 +16,44 @@ pytest_plugins = ["pytester"]  # only the root may ask for it
 RUNNER_PAGES = [f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")]
 collect_ignore = RUNNER_PAGES
 
-_run = PythonEvaluator()
+_python = PythonEvaluator()
 
 
-def _run_and_keep_output(example: Example) -> None:
-    with redirect_stdout(io.StringIO()) as output:
-        _run(example)
-    example.namespace["output"] = output.getvalue()
+def run(example: Example) -> None:
+    """Run a Python block, and keep what it prints."""
+    example.namespace["_printed"] = ""
+    with redirect_stdout(StringIO()) as printed:
+        _python(example)
+    example.namespace["_printed"] = printed.getvalue()
 
 
-def _check_output(example: Example) -> None:
-    """A text block is the output of the program above it."""
-    assert example.namespace.pop("output") == example.parsed
+def compare(example: Example) -> str | None:
+    """A text block is what the Python block above it prints; say how it differs."""
+    shown = example.parsed.splitlines(keepends=True)
+    printed = example.namespace["_printed"].splitlines(keepends=True)
+    return "".join(unified_diff(shown, printed, "page", "printed")) or None
+
+
+def compare_before_3_13(example: Example) -> str | None:
+    return compare(example) if sys.version_info < (3, 13) else None
+
+
+def compare_since_3_13(example: Example) -> str | None:
+    return compare(example) if sys.version_info >= (3, 13) else None
 
 
 _pages = Sybil(
-    parsers=[myst.PythonCodeBlockParser()],
-    patterns=["README.md", "docs/*.md", "docs/howto/*.md"],
-    excludes=RUNNER_PAGES,
-)
-_runner_pages = Sybil(
-    parsers=[myst.CodeBlockParser("python", _run_and_keep_output), myst.CodeBlockParser("text", _check_output)],
-    patterns=RUNNER_PAGES,
+    parsers=[
+        myst.CodeBlockParser("python", run),
+        myst.CodeBlockParser("text", compare),
+        myst.CodeBlockParser("text before 3.13", compare_before_3_13),
+        myst.CodeBlockParser("text since 3.13", compare_since_3_13),
+    ],
+    patterns=["README.md", "docs/*.md", "docs/explanation/*.md", "docs/howto/*.md"],
 )
 _docstrings = Sybil(
     parsers=[rest.PythonCodeBlockParser(), rest.DocTestParser()],
     patterns=["src/streamguard/*.py"],
     document_types={".py": PythonDocStringDocument},
 )
-pytest_collect_file = SybilCollection([_pages, _runner_pages, _docstrings]).pytest()
+pytest_collect_file = (_pages + _docstrings).pytest()
