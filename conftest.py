@@ -17,6 +17,7 @@ _python = PythonEvaluator()
 
 def run(example: Example) -> None:
     """Run a Python block, and keep what it prints for an ``output`` block below it."""
+    example.namespace["_printed"] = ""
     printed = StringIO()
     with redirect_stdout(printed):
         _python(example)
