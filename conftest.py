@@ -12,20 +12,23 @@ from sybil.parsers import myst, rest
 
 pytest_plugins = ["pytester"]  # only the root may ask for it
 
+# These need agent SDKs: collected only where they are named, as `nox -s conformance` does.
+RUNNER_PAGES = [f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")]
+collect_ignore = RUNNER_PAGES
+
 _python = PythonEvaluator()
 
 
 def run(example: Example) -> None:
-    """Run a Python block, and keep what it prints for an ``output`` block below it."""
+    """Run a Python block, and keep what it prints."""
     example.namespace["_printed"] = ""
-    printed = StringIO()
-    with redirect_stdout(printed):
+    with redirect_stdout(StringIO()) as printed:
         _python(example)
     example.namespace["_printed"] = printed.getvalue()
 
 
 def compare(example: Example) -> str | None:
-    """Say how an ``output`` block differs from what the Python block above it has printed."""
+    """A text block is what the Python block above it prints; say how it differs."""
     shown = example.parsed.splitlines(keepends=True)
     printed = example.namespace["_printed"].splitlines(keepends=True)
     return "".join(unified_diff(shown, printed, "page", "printed")) or None
@@ -42,9 +45,9 @@ def compare_since_3_13(example: Example) -> str | None:
 _pages = Sybil(
     parsers=[
         myst.CodeBlockParser("python", run),
-        myst.CodeBlockParser("output", compare),
-        myst.CodeBlockParser("output before 3.13", compare_before_3_13),
-        myst.CodeBlockParser("output since 3.13", compare_since_3_13),
+        myst.CodeBlockParser("text", compare),
+        myst.CodeBlockParser("text before 3.13", compare_before_3_13),
+        myst.CodeBlockParser("text since 3.13", compare_since_3_13),
     ],
     patterns=["README.md", "docs/*.md", "docs/explanation/*.md", "docs/howto/*.md"],
 )
