@@ -1,15 +1,17 @@
-"""What the guard cannot do, shown as `docs/explanation.md` says it.
+"""What the guard cannot do, shown as `docs/limits.md` says it.
 
 The limits of inner generators stand in `test_hooks`, those of deadlines around a block in `test_closing`, those of a
 guard that is never left in `test_abandoned` and `test_shutdown`.
 """
 
+import asyncio
 import gc
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -19,8 +21,8 @@ import pytest
 
 from nothing_left import collect_until_quiet, tasks
 from recording import Fault, kind_of, only_asyncio
-from spies import this_task
-from streamguard import Aclosing, CleanupTimeoutError, _hooks, guarded_stream
+from spies import on_trio, this_task
+from streamguard import Aclosing, CleanupError, CleanupTimeoutError, EndReason, _hooks, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -295,6 +297,115 @@ async def test_what_a_cleanup_waits_for_is_closed_elsewhere() -> None:
             break
     assert anyio.current_time() - start >= 0.045  # uvloop counts whole milliseconds
     assert task_of["inner"] is not task_of["source"]
+
+
+@on_trio
+async def test_dropped_one_that_is_waited_for_in_the_same_step() -> None:
+    """On trio, a source that waits in one step for what it has dropped in it waits until the block is left."""
+    log: list[str] = []
+    let_go = anyio.Event()
+    waits = anyio.Event()
+
+    async def inner() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("inner closed")
+            let_go.set()
+
+    async def source() -> AsyncIterator[int]:
+        async for _ in inner():
+            break
+        waits.set()
+        await let_go.wait()
+        log.append("went on")
+        yield 1
+
+    async def stop(stream: Any) -> None:
+        await waits.wait()
+        await anyio.wait_all_tasks_blocked()
+        log.append("stop")
+        stream.stop()
+
+    async with anyio.create_task_group() as group:
+        async with guarded_stream(source()) as stream:
+            group.start_soon(stop, stream)
+            assert [item async for item in stream] == []
+    assert log == ["stop", "inner closed"]
+
+
+@only_asyncio  # whose cancellations are exceptions that anybody may raise
+async def test_yield_under_a_cancellation_of_its_own() -> None:
+    """An inner generator that yields what it makes of a cancellation of its own is taken for one that yields late."""
+    log: list[str] = []
+
+    async def inner() -> AsyncIterator[str]:
+        try:
+            try:
+                raise asyncio.CancelledError  # what a child task came to, for example
+            except asyncio.CancelledError:
+                yield "the child was cancelled"
+                log.append("stepped on")
+        finally:
+            log.append("inner closed")
+
+    async def source() -> AsyncIterator[str]:
+        async for item in inner():
+            yield item
+            await anyio.sleep_forever()
+
+    async def stop(stream: Any) -> None:
+        await anyio.wait_all_tasks_blocked()
+        stream.stop()
+
+    async with anyio.create_task_group() as group:
+        with pytest.raises(CleanupError, match="inner"):
+            async with guarded_stream(source()) as stream:
+                async for _ in stream:
+                    group.start_soon(stop, stream)
+    assert log == ["stepped on", "inner closed"]
+
+
+# -- what is not told
+
+
+async def test_drain_that_was_cut() -> None:
+    """A drain that was cut at its limit is told in the same way as one that came to its end."""
+    log: list[str] = []
+
+    async def source(may_end: anyio.Event) -> AsyncIterator[int]:
+        yield 1
+        await may_end.wait()
+        log.append("saved")
+
+    in_time, never = anyio.Event(), anyio.Event()
+    in_time.set()
+    ends = []
+    for may_end in (in_time, never):
+        async with guarded_stream(source(may_end), on_early_exit="drain", cleanup_timeout=0.01) as stream:
+            await anext(stream)
+        ends.append(replace(stream.end, source=None))
+    assert ends[0] == ends[1]
+    assert log == ["saved"]
+
+
+async def test_generator_in_two_guards() -> None:
+    """Two guards of one generator share it; the first one that is left closes it, and the other finds its end."""
+    source = read_on([1, 2, 3])
+    async with guarded_stream(source) as one:
+        async with guarded_stream(source) as other:
+            assert await anext(one) == 1
+            assert await anext(other) == 2
+        assert [item async for item in one] == []
+    assert one.end.reason is EndReason.EXHAUSTED
+    assert other.end.reason is EndReason.LEFT
+    assert one.end.cleanup_errors == other.end.cleanup_errors == ()
+
+
+async def read_on(items: list[int]) -> AsyncIterator[int]:
+    for item in items:
+        yield item
 
 
 # -- two tasks
