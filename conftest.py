@@ -13,7 +13,10 @@ from sybil.parsers import myst, rest
 pytest_plugins = ["pytester"]  # only the root may ask for it
 
 # These need agent SDKs: collected only where they are named, as `nox -s conformance` does.
-RUNNER_PAGES = [f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")]
+RUNNER_PAGES = [
+    "docs/tutorial-runners.md",
+    *(f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")),
+]
 collect_ignore = RUNNER_PAGES
 
 _python = PythonEvaluator()

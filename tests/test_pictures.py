@@ -1,14 +1,9 @@
 """The picture of a turn shows what happens: a fresh recording has the same events in the same order."""
 
 import asyncio
-import sys
-from pathlib import Path
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
-sys.path.insert(0, str(PICTURES))
-
-import plain  # noqa: E402
-from timeline import ENABLED, draw, order_in, order_of  # noqa: E402
+import plain
+from timeline import ENABLED, draw, order_in, order_of
 
 
 def test_turn_without_an_sdk() -> None:

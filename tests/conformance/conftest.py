@@ -1,13 +1,9 @@
 """These tests run real SDKs, offline. Both need asyncio, so they run there and on uvloop."""
 
 import gc
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 
 
 @pytest.fixture(
