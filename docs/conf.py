@@ -18,7 +18,8 @@ author = copyright = "streamguard contributors"
 version = release = version_of("streamguard-aio")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "examples"]
+exclude_patterns = ["_build", "examples", "pictures"]
+myst_heading_anchors = 3  # headings can be linked to, by the name that code hosts give them
 html_theme = "furo"
 html_title = f"streamguard {version}"
 
