@@ -15,7 +15,10 @@ nox.options.sessions = ["tests", "lint", "types", "docs"]
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 SOURCES = [str(path) for path in Path("src").rglob("*.py")]
 EXAMPLE = "docs/examples/agent_turn.py"
-RUNNER_PAGES = [f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")]
+RUNNER_PAGES = [
+    "docs/tutorial-runners.md",
+    *(f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")),
+]
 
 
 @nox.session(python=PYTHONS)
