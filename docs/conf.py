@@ -3,15 +3,13 @@
 from importlib import import_module
 from importlib.metadata import version as version_of
 from inspect import isclass
+from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.logging import getLogger
 
 import streamguard
-
-MODULES = ["leaks"]
-"""The public modules that are imported for their names."""
 
 project = "streamguard"
 author = copyright = "streamguard contributors"
@@ -38,7 +36,8 @@ nitpick_ignore_regex = [("py:.*", r"(?!streamguard\.(?!_)).*")]
 
 def public_names() -> set[str]:
     """Every public name of the package, and the public members of its classes."""
-    modules = [streamguard, *(import_module(f"streamguard.{name}") for name in MODULES)]
+    files = [file for file in Path(streamguard.__file__).parent.glob("[a-z]*.py") if "__all__" in file.read_text()]
+    modules = [streamguard, *(import_module(f"streamguard.{file.stem}") for file in files)]
     objects = {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
     members = {f"{name}.{member}" for name, thing in objects.items() if isclass(thing) for member in members_of(thing)}
     return {*objects, *members}
