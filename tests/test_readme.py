@@ -49,7 +49,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         "test_readme::test_commands",
         "test_readme::test_pythons",
     ),
-    "The first takes about a minute, the second two for each Python.": (MEASURED,),
+    "The first takes about a minute, the second two to four for each Python.": (MEASURED,),
     "From a clone, `pip install .` does the same.": ("test_readme::test_names",),
     "The import name is `streamguard`.": ("test_readme::test_names",),
     "The project that has this name on the package index is another one.": ("read there",),
