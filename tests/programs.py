@@ -1,4 +1,4 @@
-"""The teaching programs in `docs/examples`, and how each is run: alone, in a Python of its own."""
+"""The blocks of the pages, and the teaching programs in `docs/examples`, which run alone, in a Python of their own."""
 
 import subprocess
 import sys
@@ -23,3 +23,18 @@ def output_of(program: Path, *options: str) -> str:
 
 def expected(program: Path) -> str:
     return (EXAMPLES / "expected" / f"{program.stem}.txt").read_text(encoding="utf-8")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: the language of each, and what it holds."""
+    found: list[tuple[str, str]] = []
+    inside = False
+    for line in page.read_text().splitlines(keepends=True):
+        if line.startswith("```"):
+            inside = not inside
+            if inside:
+                found.append((line.strip("`\n"), ""))
+        elif inside:
+            language, text = found[-1]
+            found[-1] = (language, text + line)
+    return found

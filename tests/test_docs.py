@@ -8,28 +8,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
+from programs import DOCS, blocks
+
+ROOT = DOCS.parent
 FOUND = [ROOT / "README.md", *(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)]
 PAGES = sorted(page.relative_to(ROOT) for page in FOUND)
 OUTPUT = {"text", "text before 3.13", "text since 3.13"}
 SDK_IMPORT = re.compile(r"^(from|import) (agents|google|langgraph|offline_|pydantic_ai)", re.MULTILINE)
 NOT_RUN = {"", "diff", "json", "toml", "{eval-rst}", "{glossary}", "{literalinclude}", "{toctree}"}
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """The fenced blocks of a page: the language of each, and what it holds."""
-    found: list[tuple[str, str]] = []
-    inside = False
-    for line in page.read_text().splitlines(keepends=True):
-        if line.startswith("```"):
-            inside = not inside
-            if inside:
-                found.append((line.strip("`\n"), ""))
-        elif inside:
-            language, text = found[-1]
-            found[-1] = (language, text + line)
-    return found
 
 
 def collected(*arguments: object) -> Counter[str]:
