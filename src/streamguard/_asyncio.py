@@ -34,7 +34,7 @@ class Task:
         self._lost: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self.asyncio_task: asyncio.Task[None] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
         self._edges = 0
 
     def start(
@@ -69,7 +69,7 @@ class Task:
         self.done = True
         _alive.discard(self)
         self._lost = _nothing  # the loop holds us for one more turn; not the owner, and with it the source
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
             _resolve(waiter)
 
@@ -89,7 +89,7 @@ class Task:
             with anyio.CancelScope(shield=True):
                 while not (self.done or expired):
                     waiter = self._loop.create_future()
-                    self._waiters.append(waiter)
+                    self._waiters += (waiter,)
                     try:
                         await waiter
                     except asyncio.CancelledError as cancellation:

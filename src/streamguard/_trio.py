@@ -35,7 +35,7 @@ class Task:
     def __init__(self) -> None:
         self.done = False
         self.cut = False
-        self._waiters: list[trio.Event] = []
+        self._waiters: tuple[trio.Event, ...] = ()
         self._task: trio.lowlevel.Task
         self._outer: trio.CancelScope
         self._inner: trio.CancelScope
@@ -65,7 +65,7 @@ class Task:
         if self.done:
             return True
         waiter = trio.Event()
-        self._waiters.append(waiter)
+        self._waiters += (waiter,)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _or_inf(seconds)):
             while not self.done:
                 try:
