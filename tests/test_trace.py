@@ -299,6 +299,24 @@ def test_file_in_a_zip_file(tmp_path: Path) -> None:
     assert "guarded_stream(numbers())" in run.stderr
 
 
+def test_json_that_nobody_reads(leaks: Path) -> None:
+    """Where nobody reads the JSON there is no traceback of ours; Python may tell of it, as of any output."""
+    read, write = os.pipe()
+    os.close(read)
+    run = python(*TRACE, "--json", leaks, cwd=leaks.parent, capture_output=False, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert "streamguard" + os.sep not in run.stderr
+
+
+def test_name_that_is_no_text(tmp_path: Path) -> None:
+    """A file whose name is no text has a report in a file as well."""
+    script = tmp_path / os.fsdecode(b"le\xffks.py")
+    write(script, LEAKS + "asyncio.run(by_break())\n")
+    run = python(*TRACE, "--output", "report.txt", script.name, cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (1, "")
+    assert r"le\udcffks.py:" in (tmp_path / "report.txt").read_text()
+
+
 INSTALLED = """\
 async def inner():
     yield 1

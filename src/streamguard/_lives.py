@@ -120,8 +120,8 @@ def current_life() -> Life:
 
 
 def _trio_here() -> Any:
-    """The functions of trio, if one of its tasks runs here."""
-    # It is in there while it is imported, too.
+    """The functions of trio, if a task of it runs here."""
+    # The module is in there while it is imported, too.
     lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
     return lowlevel if lowlevel is not None and lowlevel.in_trio_task() else None
 

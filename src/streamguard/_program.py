@@ -100,7 +100,7 @@ def _end_with(error: BaseException) -> int:
     """Say what Python says of an error that ends the program; the status it ends with."""
     if isinstance(error, SystemExit):
         return _status_of(error)
-    _hide_ours(error, set())
+    _hide_ours(error)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as its_own:
@@ -124,7 +124,7 @@ def _status_of(error: SystemExit) -> int:
 
 
 def _tell_of_hook(failure: BaseException, error: BaseException) -> None:
-    _hide_ours(failure, set())
+    _hide_ours(failure)
     _write("Error in sys.excepthook:\n")
     sys.__excepthook__(type(failure), failure, failure.__traceback__)
     _write("\nOriginal exception was:\n")
@@ -138,15 +138,19 @@ def _write(text: str) -> None:
             stderr.write(text)
 
 
-def _hide_ours(error: BaseException | None, seen: set[int]) -> None:
+def _hide_ours(error: BaseException) -> None:
     """Take our frames out of the tracebacks of an error and of all that it came from."""
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    error.__traceback__ = _theirs(error.__traceback__)
-    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    for other in (error.__cause__, error.__context__, *inside):
-        _hide_ours(other, seen)
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _theirs(one.__traceback__)
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
 
 
 def _theirs(traceback: TracebackType | None) -> TracebackType | None:

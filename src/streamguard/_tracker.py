@@ -34,7 +34,7 @@ class How(StrEnum):
     """How an async generator ended that was left suspended."""
 
     DROPPED = "dropped"
-    """Nobody held it any more; the event loop closed it later, in another task and context."""
+    """Nobody held it any more; the event loop closed it later, in another task and context, or, without one, Python."""
     OPEN = "still open"
     """It was still open when its event loop ended, which closed it then; or when the tracking ended."""
     UNFINALISED = "never finalised"

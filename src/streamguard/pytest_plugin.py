@@ -1,6 +1,7 @@
 """The pytest plugin: ``pytest --streamguard=error`` fails each test that leaves an async generator suspended.
 
-The rule kept here: nothing but options until somebody asks, so no import of ours, no hook, no cost.
+The rule kept here: nothing but options until somebody asks, so no hook and no cost for a test. (Python imports the
+package with this module; that is all.)
 """
 
 from __future__ import annotations
