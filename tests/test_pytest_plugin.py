@@ -398,7 +398,7 @@ def test_other():
 
 
 def test_left_when_another_test_runs(project: pytest.Pytester) -> None:
-    """What a task of an earlier test leaves while another one runs is not that one's; the mode is the first's."""
+    """What a task of an earlier test leaves while another one runs is the first's, in its mode."""
     tests = """
 loop = asyncio.new_event_loop()
 tasks = []

@@ -475,6 +475,7 @@ def test_compiled_script(tmp_path: Path) -> None:
         ("try:\n    sys.set_asyncgen_hooks(1)\nexcept TypeError as error:\n    raise ExceptionGroup('', [error])", 1),
         ("sys.set_asyncgen_hooks(1)", 1),
         ("import threading\nthreading.Thread(target=lambda: print('later'), daemon=False).start()", 0),
+        ("import threading\nthreading._register_atexit(lambda: 1 / 0)", 0),
         ("import atexit\natexit.register(print, 'bye')\nprint('on')", 0),
         ("import os\nos.kill(os.getpid(), 15)", -signal.SIGTERM),
         ("import os\nos.kill(os.getpid(), 2)\nimport time\ntime.sleep(9)", -signal.SIGINT),

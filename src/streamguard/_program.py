@@ -20,8 +20,7 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import TracebackType
 
-_FOLDER = os.path.dirname(__file__)
-_OURS = {os.path.join(_FOLDER, name) for name in ("__main__.py", "_program.py", "_taps.py")}
+_OURS = {os.path.join(os.path.dirname(__file__), name) for name in ("__main__.py", "_program.py", "_taps.py")}
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
@@ -59,7 +58,7 @@ def _run_file(path: str) -> None:
         with io.open_code(path) as file:  # once: it may be a pipe
             content = file.read()
     except OSError as error:
-        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+        _write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
     main = vars(_new_main())
     is_compiled = content.startswith(MAGIC_NUMBER)
@@ -82,8 +81,8 @@ def _exit_status(run: Callable[[], None]) -> int:
     error = _error_of(run)
     status = 0 if error is None else _end_with(error)
     # Python does this at its end, so a loop in a thread of its own is still seen to end; a second time does nothing.
-    # Whoever is tired of waiting sees the report; then Python itself waits, and says so when it is interrupted.
-    with contextlib.suppress(KeyboardInterrupt):
+    # Whoever interrupts it sees the report; then Python does it once more, and tells what goes wrong there.
+    with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     return status
 
