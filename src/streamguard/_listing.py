@@ -43,11 +43,14 @@ def _iterated_in(source: str) -> Sequence[tuple[int, ast.expr]]:
         return ()
     # An iteration stands at the line on which its statement or expression begins.
     return [
-        (node.lineno, what) for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr) for what in _by(node)
+        (node.lineno, what)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt | ast.expr)
+        for what in _iterated_by(node)
     ]
 
 
-def _by(node: ast.AST) -> Iterator[ast.expr]:
+def _iterated_by(node: ast.AST) -> Iterator[ast.expr]:
     """What a statement or an expression iterates itself."""
     match node:
         case ast.AsyncFor(iter=iterated):
