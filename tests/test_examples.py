@@ -1,5 +1,6 @@
 """The teaching programs print what the page shows."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ def test_output(program: Path) -> None:
 
 @pytest.mark.parametrize("program", TEACHING, ids=lambda path: path.stem)
 def test_page(program: Path) -> None:
-    """The page has the program, and below it what it prints."""
+    """The page has the point of a program, then the program, then what it prints."""
     code = PAGE.index(f"literalinclude}} examples/{program.name}\n")
+    point = " ".join(str(ast.get_docstring(ast.parse(program.read_text()))).split())
+    assert " ".join(PAGE[:code].split()).endswith(f"{point} ```{{")
     assert PAGE.index(f"literalinclude}} examples/expected/{program.stem}.txt\n") > code
 
 

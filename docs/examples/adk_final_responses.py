@@ -31,13 +31,15 @@ class Loud(Wire):
 async def open_runner():
     planner = OfflineAgent(name="planner", wire=Loud("planner"), reply=answer("I", "have a plan"))
     writer = OfflineAgent(name="writer", wire=Loud("writer"), reply=answer("Here", "is your text"))
-    runner = InMemoryRunner(node=Workflow(name="team", edges=[(START, planner), (planner, writer)]), app_name="shop")
+    team = Workflow(name="team", edges=[(START, planner), (planner, writer)])
+    runner = InMemoryRunner(node=team, app_name="shop")
     await runner.session_service.create_session(app_name="shop", user_id="ada", session_id="today")
     return runner
 
 
 def is_final(event):
-    return event.is_final_response() and event.content is not None  # it is also true for events without content
+    # It is also true for events without content.
+    return event.is_final_response() and event.content is not None
 
 
 async def leave_at_the_first(events):
@@ -62,11 +64,15 @@ async def leave_at_the_writers(events):
             break
 
 
+def enable_input(end):
+    print("  input is enabled")
+
+
 async def main():
     for turn in (leave_at_the_first, skip_the_others, leave_at_the_writers):
         print(turn.__name__)
         runner = await open_runner()
-        async with guarded_stream(start_turn(runner), tail=lambda end: print("  input is enabled")) as events:
+        async with guarded_stream(start_turn(runner), tail=enable_input) as events:
             await turn(events)
         await runner.close()
 
