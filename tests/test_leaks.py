@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import sys
 import threading
+import traceback
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -471,9 +472,14 @@ def test_without_a_loop() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_without_a_loop_that_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that awaits while Python closes it is told of in Python's words."""
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    """One that awaits while Python closes it is told of in Python's words, and with its traceback."""
+    told: list[tuple[str, list[str]]] = []
+
+    def tell(unraisable: Any) -> None:
+        frames = traceback.extract_tb(unraisable.exc_traceback)
+        told.append((str(unraisable.exc_value), [frame.name for frame in frames]))
+
+    monkeypatch.setattr(sys, "unraisablehook", tell)
 
     async def letters() -> AsyncIterator[str]:
         try:
@@ -492,7 +498,8 @@ def test_without_a_loop_that_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
     drive()
     with track() as leaks:
         drive()
-    assert told == ["async generator ignored GeneratorExit"] * 2
+    assert told[0] == told[1]
+    assert told[0][0] == "async generator ignored GeneratorExit"
     assert [leak.how for leak in leaks.found] == [How.UNFINALISED]
 
 

@@ -18,9 +18,8 @@ import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
-from types import TracebackType
 
-_OURS = {os.path.join(os.path.dirname(__file__), name) for name in ("__main__.py", "_program.py", "_taps.py")}
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
@@ -138,26 +137,7 @@ def _write(text: str) -> None:
 
 
 def _hide_ours(error: BaseException) -> None:
-    """Take our frames out of the tracebacks of an error and of all that it came from."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.__traceback__ = _theirs(one.__traceback__)
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
-
-
-def _theirs(traceback: TracebackType | None) -> TracebackType | None:
-    entries = []
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename not in _OURS:
-            entries.append(traceback)
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
         traceback = traceback.tb_next
-    for entry, following in zip(entries, [*entries[1:], None], strict=False):
-        entry.tb_next = following
-    return entries[0] if entries else None
+    error.__traceback__ = traceback

@@ -53,16 +53,32 @@ class _Tap:
         self.around = around
 
     def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
-        __tracebackhide__ = True  # pytest shows who raised, not who passed it on
         for listener in _listeners:
             listener.started(cast("AnyGenerator", generator))
         if (firstiter := self.around[0]) is not None:
-            firstiter(generator)
+            try:
+                firstiter(generator)
+            except BaseException as error:
+                _leave(error)
+                raise
 
     @_out_of_sight
     def finalizer(self, generator: AsyncGenerator[Any, Any]) -> None:  # pragma: no cover - it is, under another name
         _tell_dropped(generator)
-        (self.around[1] or finalize)(generator)
+        try:
+            (self.around[1] or finalize)(generator)
+        except BaseException as error:
+            _leave(error)
+            raise
+
+
+def _leave(error: BaseException) -> None:
+    """Take our frames out of the traceback of an error that passes: whoever reads it looks for a fault of theirs."""
+    # A bare `raise` adds no frame, so the traceback begins with the one that called the hook.
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_globals.get("__package__") == __package__:
+        traceback = traceback.tb_next
+    error.__traceback__ = traceback
 
 
 def _tell_dropped(generator: AsyncGenerator[Any, Any]) -> None:
@@ -108,10 +124,12 @@ def _get_hooks() -> Any:
 
 def _set_hooks(*args: Any, **hooks: Any) -> None:
     """As `sys.set_asyncgen_hooks`: a hook that is not given stays what the program knows."""
-    __tracebackhide__ = True
     _untap()
     try:
         _python[1](*args, **hooks)
+    except BaseException as error:
+        _leave(error)
+        raise
     finally:
         if _listeners:
             _tap()
