@@ -606,13 +606,14 @@ def test_owner_that_is_destroyed(state: str, caplog: pytest.LogCaptureFixture) -
         await anext(stream)
         await then(stream)
 
+    before = set(_asyncio._alive)
     loop.run_until_complete(main())
     loop.close()
-    (task,) = _asyncio._alive
+    (task,) = _asyncio._alive - before
     task.coroutine.close()
     assert kept[0]._owner.cleanup_errors == []  # a RuntimeError if it waited for anything
     assert story.log == (["close", "close done"] if state == "failed, unread" else [])
-    assert not _asyncio._alive
+    assert task not in _asyncio._alive
     del task, loop
     with pytest.warns(ResourceWarning, match="never left"):
         kept.clear()
