@@ -679,8 +679,14 @@ async def test_third_party_cancels_the_owner_before_its_first_step_in_the_close(
         await stream.aclose()
         log.append("closer done")
 
-    async with guarded_stream(source) as stream:
-        await asyncio.gather(read(stream), cancel_and_close(stream))
+    loop = asyncio.get_running_loop()
+    # With a factory of somebody else's the loop takes the first step later.
+    loop.set_task_factory(lambda loop, coroutine, **options: asyncio.Task(coroutine, loop=loop, **options))
+    try:
+        async with guarded_stream(source) as stream:
+            await asyncio.gather(read(stream), cancel_and_close(stream))
+    finally:
+        loop.set_task_factory(None)
     assert sorted(log) == ["closed", "closer done", "reader done"]
     assert len(log.tasks) == 1
 
