@@ -41,7 +41,7 @@ async def main():
                 print(" ", event)
                 break
         print("  the block is left")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
 
 
 asyncio.run(main())

@@ -24,21 +24,21 @@ async def by_break():
     stream = answer("break")
     async for _ in stream:
         break
-    await asyncio.sleep(0.01)
-    print("  break: still open, 10 ms later")
+    await asyncio.sleep(0.1)
+    print("  break: still open, 100 ms later")
 
 
 async def by_break_without_a_variable():
     async for _ in answer("break without a variable"):
         break
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
 
 
 async def main():
     for turn in (by_return, by_break, by_break_without_a_variable):
         await turn()
         print(f"{turn.__name__} has returned")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
 
 
 asyncio.run(main())

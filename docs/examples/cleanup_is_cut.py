@@ -24,10 +24,10 @@ async def rows():
 async def main():
     for close in (aclosing, guarded_stream):
         print(close.__name__)
-        with anyio.move_on_after(0.02) as limit:
+        with anyio.CancelScope() as limit:
             async with close(rows()) as stream:
                 async for _ in stream:
-                    pass
+                    limit.deadline = anyio.current_time() + 0.02
         print("  the time was over:", limit.cancelled_caught)
 
 

@@ -23,7 +23,7 @@ async def main():
         async with close(answer(has_thought)) as stream:
             try:
                 while True:
-                    with anyio.move_on_after(0.02):
+                    with anyio.move_on_after(0.1):
                         print(" ", await anext(stream))
                         continue
                     print("  ping")

@@ -41,7 +41,7 @@ async def main():
             async for _ in stream:
                 break
         print("  the block is left")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
 
 
 asyncio.run(main())

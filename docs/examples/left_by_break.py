@@ -35,7 +35,7 @@ async def main():
         print(turn.__name__)
         await turn()
         print("  the next turn starts")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
 
 
 asyncio.run(main())

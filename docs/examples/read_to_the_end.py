@@ -40,7 +40,7 @@ async def main():
         except OSError as error:
             print("  error:", error)
         print("  the turn is over")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
 
 
 asyncio.run(main())

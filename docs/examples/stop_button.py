@@ -18,16 +18,18 @@ async def answer():
         print("  closed")
 
 
-async def show(stream):
+async def show(stream, shown):
     async for event in stream:
         print(" ", event)
+        shown.set()
     print("  the loop has ended")
 
 
 async def bare():
+    shown = asyncio.Event()
     stream = answer()
-    showing = asyncio.create_task(show(stream))
-    await asyncio.sleep(0.01)
+    showing = asyncio.create_task(show(stream, shown))
+    await shown.wait()
     try:
         await stream.aclose()  # the button
     except RuntimeError as error:
@@ -36,9 +38,10 @@ async def bare():
 
 
 async def guarded():
+    shown = asyncio.Event()
     async with guarded_stream(answer()) as stream:
-        showing = asyncio.create_task(show(stream))
-        await asyncio.sleep(0.01)
+        showing = asyncio.create_task(show(stream, shown))
+        await shown.wait()
         stream.stop()  # the button
         await showing
     print("  the block is left")

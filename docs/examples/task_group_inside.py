@@ -38,7 +38,7 @@ async def main():
     for turn in (guarded, bare):  # bare comes last: its task does not recover
         await turn()
         try:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             print(f"{turn.__name__}: we go on")
         except asyncio.CancelledError:
             print(f"{turn.__name__}: we are cancelled, and nobody asked for it")
