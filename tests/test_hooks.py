@@ -405,6 +405,30 @@ async def test_close_waits_for_the_finaliser_of_the_loop() -> None:
     assert nest.log == ["let close", "slow", "left"]
 
 
+@only_asyncio  # on trio the owner keeps them
+async def test_many_dropped_at_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many that are dropped while nobody can close them, all are closed, and they are looked through seldom."""
+    nest = Nest()
+    looks: list[Members] = []
+    look = Members.open_at_others
+
+    def counted(members: Members) -> list[Any]:
+        looks.append(members)
+        return look(members)
+
+    async def outer() -> AsyncIterator[int]:
+        for _ in range(500):
+            async for _ in nest.leaf():
+                break
+        monkeypatch.setattr(Members, "open_at_others", look)
+        yield 1
+
+    monkeypatch.setattr(Members, "open_at_others", counted)
+    await nest.break_at_once(outer())
+    assert nest.log == [*["leaf"] * 500, "left"]
+    assert len(looks) < 10
+
+
 async def test_dropped_one_that_holds_a_lock(anyio_backend_name: str) -> None:
     """A source that waits for a lock which a generator that it dropped holds: asyncio frees it, on trio the exit does.
 

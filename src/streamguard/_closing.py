@@ -98,7 +98,7 @@ def _free_dropped(owner: Owner[T]) -> list[Task]:
     members = owner.members
     while members.dropped:
         generator = members.dropped.pop(0)
-        members.left_to_others.append(generator)
+        members.leave_to_others(generator)
         helpers.append(_start_call(owner, close_generator(generator), f"the close of {describe(generator)}"))
     return helpers
 

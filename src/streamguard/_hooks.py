@@ -23,6 +23,8 @@ Hook: TypeAlias = Callable[[AsyncGenerator[Any, Any]], None]
 
 COLLECT_EVERY = 1.0
 """Seconds between two collections of young cycles, at the least."""
+FEW = 8
+"""How many generators that others close are worth no look which of them are closed."""
 # In 3.14 generation 1 is a share of the old ones, and such a collection may do no more than mark.
 _YOUNG = 1 if sys.version_info < (3, 14) else 0
 
@@ -36,42 +38,43 @@ _last_collection = 0.0
 class Members:
     """The generators that were first iterated in the context of one owner."""
 
-    __slots__ = ("_keeps_all", "_layer", "_started", "_thread", "closing", "dropped", "left_to_others")
+    __slots__ = ("_keeps_all", "_layer", "_many", "_started", "closing", "dropped", "left_to_others")
 
     def __init__(self, *, keeps_all: bool) -> None:
         self._keeps_all = keeps_all
-        self._thread: int | None = None
-        self._layer: _Layer
+        self._layer: _Layer | None = None
+        """The hooks that tell of them, while they do."""
         self._started: dict[int, weakref.ref[AnyGenerator]] = {}
         self.closing = False
         """Whether what is dropped from now on is closed by the owner."""
         self.dropped: list[AnyGenerator] = []
         """What the owner has to close."""
-        self.left_to_others: list[AnyGenerator] = []
-        """What the event loop's finaliser closes, or another task of ours."""
+        self.left_to_others: list[AnyGenerator] | None = None
+        """What the event loop's finaliser closes, or another task of ours; some of it may be closed."""
+        self._many = FEW
 
     def start(self) -> None:
         """Note what is started and dropped from now on, in the current context and thread."""
-        self._thread = threading.get_ident()
         _started_for.set(self)
         self._layer = _install()
 
     def stop(self) -> None:
         """Note nothing any more."""
-        self._thread = None
+        layer, self._layer = self._layer, None
         for key in self._started:
             if _members_of.get(key) is self:
                 del _members_of[key]
         self._started.clear()
-        _uninstall(self._layer)
+        if layer is not None:
+            _uninstall(layer)
 
     def loop_was_restarted(self) -> bool:
         """Whether the event loop has come to its end since, and runs again: it sets its own hooks when it starts."""
-        return sys.get_asyncgen_hooks() == self._layer.before
+        return self._layer is not None and sys.get_asyncgen_hooks() == self._layer.before
 
     def note(self, generator: AnyGenerator) -> None:
         """Take a generator in at its first iteration."""
-        if self._thread is None:  # a detached task goes on in the context of a stream that has ended
+        if self._layer is None:  # a detached task goes on in the context of a stream that has ended
             return
         self._started[id(generator)] = weakref.ref(generator)
         _members_of[id(generator)] = self
@@ -79,23 +82,31 @@ class Members:
     @property
     def is_open(self) -> bool:
         """Whether its owner still watches; a detached task may go on in the context of a stream that has ended."""
-        return self._thread is not None
+        return self._layer is not None
 
     def keep(self, generator: AnyGenerator) -> bool:
         """Whether a generator that was dropped is kept for the owner, instead of left to the event loop."""
-        if self._thread is None:
+        if self._layer is None:
             return False
-        if self._thread == threading.get_ident() and (self.closing or self._keeps_all):
+        if self._layer.thread == threading.get_ident() and (self.closing or self._keeps_all):
             self.dropped.append(generator)
             return True
         # It may hold a lock that the source waits for: the loop closes it at once, the owner could not.
-        self.left_to_others = self.open_at_others()
-        self.left_to_others.append(generator)
+        self.leave_to_others(generator)
         return False
+
+    def leave_to_others(self, generator: AnyGenerator) -> None:
+        """Note what others close."""
+        others = self.left_to_others
+        if others is None or len(others) >= self._many:
+            # Not at each: a source may drop thousands at a stretch, and every look goes through all of them.
+            others = self.left_to_others = self.open_at_others()
+            self._many = FEW + 2 * len(others)
+        others.append(generator)
 
     def open_at_others(self) -> list[AnyGenerator]:
         """What others close and have not closed yet."""
-        return [generator for generator in self.left_to_others if generator.ag_frame is not None]
+        return [generator for generator in self.left_to_others or () if generator.ag_frame is not None]
 
     def others_are_done(self) -> bool:
         """Whether what others close is closed."""
@@ -129,10 +140,11 @@ class _Layer:
     """Our hooks, as they stand on top of others; called, it is the ``firstiter`` hook."""
 
     # The object itself and a bound method, not two closures: so it holds no cycle, and is known again when it is met.
-    __slots__ = ("before", "users")
+    __slots__ = ("before", "thread", "users")
 
     def __init__(self, before: tuple[Hook | None, Hook | None]) -> None:
         self.before = before
+        self.thread = threading.get_ident()
         self.users = 0
 
     def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
