@@ -143,9 +143,10 @@ async def _settle(function: Callable[[], object]) -> None:
 class _Items:
     """An async iterator, whether or not it says so by ``__aiter__``; iterated on where it stands."""
 
-    __slots__ = ("_step",)
+    __slots__ = ("_step", "athrow")
 
     def __init__(self, iterator: object) -> None:
+        self.athrow = getattr(iterator, "athrow", None)
         # Bound by hand: dunder methods count on the type, not on the object.
         self._step = type(iterator).__anext__.__get__(iterator)  # type: ignore[attr-defined]
 
@@ -159,7 +160,7 @@ class _Items:
 class Source:
     """One source, from what the user gave to what is stepped and closed."""
 
-    __slots__ = ("_arguments", "cancelled", "closers", "items", "kind", "opened", "run", "throw")
+    __slots__ = ("_arguments", "cancelled", "closers", "items", "kind", "opened", "run")
 
     def __init__(self, given: object, *arguments: object) -> None:
         self.kind = kind_of(given, *arguments)
@@ -172,8 +173,6 @@ class Source:
         """Whether the owner was cancelled while it waited for the source."""
         self.items: AsyncIterator[Any]
         """What is iterated; may be iterated again after an error that was thrown into it."""
-        self.throw: Callable[[BaseException], Awaitable[Any]] | None = None
-        """Throws into the source at its ``yield``; ``None`` for iterators that are no generators."""
         self.closers: list[Callable[[Details], Awaitable[object]]] = []
         """What closes it, last one first."""
 
@@ -225,7 +224,12 @@ class Source:
 
     def _iterate(self, iterator: object) -> None:
         self.items = iterator if type(iterator) is AsyncGeneratorType else _Items(iterator)
-        self.throw = getattr(iterator, "athrow", None)
+
+    @property
+    def throw(self) -> Callable[[BaseException], Awaitable[Any]] | None:
+        """Throws into the source at its ``yield``; ``None`` for iterators that are no generators."""
+        # Bound when it is needed: it seldom is, and every open stream would hold it.
+        return getattr(self.items, "athrow", None)
 
     def _iterate_made(self, made: object, maker: object, *, owned: bool) -> None:
         if has(made, "__anext__"):
@@ -252,10 +256,17 @@ class Source:
             self.closers.append(lambda _details: _settle(close))
 
     def _close_iterator(self, iterator: object) -> None:
-        if inspect.isasyncgen(iterator):
+        """Have what is iterated closed."""
+        if iterator is self.items:  # a generator
+            # Every open stream holds this method; a lambda takes five times the memory.
+            self.closers.append(self._close_items)
+        elif inspect.isasyncgen(iterator):  # a proxy of one
             self.closers.append(self.closer_of(iterator))
         else:
             self._close_by(find_close(iterator))
+
+    def _close_items(self, _details: Details) -> Awaitable[object]:
+        return close_generator(cast("AnyGenerator", self.items), cancelled=self.cancelled)
 
     def closer_of(self, generator: AnyGenerator) -> Callable[[Details], Awaitable[object]]:
         """What closes a generator of the source."""
@@ -297,7 +308,7 @@ class Source:
             case Kind.ITERABLE:
                 self._close_by(opened.aclose)
             case _:
-                self._close_iterator(opened)
+                self.open_at_once()
 
     async def _give_up_future(self, _details: Details) -> None:
         """Cancel what was awaited for a source; if it has made one all the same, close that."""
