@@ -6,14 +6,13 @@ The rule kept here: it adds nothing around the body: no task, no scope, no runni
 from __future__ import annotations
 
 import asyncio
-import inspect
-from types import TracebackType
+from types import AsyncGeneratorType, TracebackType
 from typing import Generic, TypeVar
 
 import anyio
 
 from ._errors import consists_of, report, without
-from ._sources import find_close
+from ._sources import find_close, settled
 
 T = TypeVar("T")
 
@@ -62,11 +61,20 @@ class Aclosing(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # As contextlib.aclosing: no scope around it. Whoever wants a shield and a deadline takes guarded_stream.
-        failure = await self._close()  # noqa: ASYNC102
+        thing: object = self.thing
+        failure: BaseException | None = None
         try:
-            if failure is None:
-                return
+            # As contextlib.aclosing: no scope around it. Whoever wants a shield and a deadline takes guarded_stream.
+            if type(thing) is AsyncGeneratorType:
+                await thing.aclose()  # noqa: ASYNC102
+            else:
+                await _close(thing)  # noqa: ASYNC102
+        except BaseException as raised:
+            failure = without(raised, GeneratorExit)
+        if failure is None:
+            return
+        # Raised out here, so that the body's error is its context.
+        try:
             if error is None or isinstance(error, GeneratorExit) or _outranks(failure, error):
                 raise failure
             # A scope that cut the cleanup delivers its cancellation again, at the next checkpoint.
@@ -76,16 +84,12 @@ class Aclosing(Generic[T]):
             # The errors' tracebacks hold this frame: without this, a cycle.
             del failure, error, trace
 
-    async def _close(self) -> BaseException | None:
-        """Close the thing; what went wrong. Raised by the caller, so that the body's error is its context."""
-        try:
-            close = find_close(self.thing)
-            result = close() if close is not None else None
-            if inspect.isawaitable(result):
-                await result
-        except BaseException as error:
-            return without(error, GeneratorExit)
-        return None
+
+async def _close(thing: object) -> None:
+    """Close what is no async generator: by ``aclose()``, else ``close()``, else not at all."""
+    close = find_close(thing)
+    if close is not None:
+        await settled(close())
 
 
 def _cancelled_class() -> type[BaseException]:
