@@ -1,4 +1,4 @@
-"""`import streamguard` imports anyio, typing-extensions and the standard library, nothing else."""
+"""streamguard imports anyio, typing-extensions and the standard library, nothing else, and these when it is used."""
 
 import subprocess
 import sys
@@ -29,7 +29,8 @@ def loaded_by(program: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def loaded() -> list[str]:
-    return loaded_by("import streamguard")
+    """With every name in use."""
+    return loaded_by("from streamguard import *")
 
 
 @pytest.mark.parametrize("module", FOREIGN)
@@ -43,6 +44,11 @@ def test_loads_only_its_dependencies(loaded: list[str]) -> None:
     at_start = set(loaded_by(""))
     foreign = set(loaded) - at_start - set(sys.stdlib_module_names) - OF_ANYIO - OF_THE_START
     assert foreign <= ALLOWED
+
+
+def test_loads_nothing_before_a_name_is_used() -> None:
+    """The import alone loads neither an event loop nor anyio: it costs a program nothing until it guards a stream."""
+    assert not {"asyncio", "anyio", "typing_extensions"} & set(loaded_by("import streamguard"))
 
 
 def test_a_stream_on_asyncio_loads_no_trio() -> None:
@@ -69,3 +75,14 @@ def test_names() -> None:
     for name in streamguard.__all__:
         assert hasattr(streamguard, name)
     assert list(streamguard.__all__) == sorted(streamguard.__all__, key=lambda name: (name.islower(), name))
+    assert set(streamguard.__all__) <= set(dir(streamguard))
+
+
+def test_name_that_is_not_there() -> None:
+    """A name that is not public is an AttributeError that says so, and an ImportError for `from`."""
+    import streamguard
+
+    with pytest.raises(AttributeError, match="module 'streamguard' has no attribute 'guard'"):
+        streamguard.guard  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'guard'"):
+        from streamguard import guard  # noqa: F401
