@@ -81,6 +81,8 @@ class Body:
         """What the tail was given."""
         self.waiting = anyio.Event()
         """The body waits, for ever."""
+        self.made = 0
+        """How many items the body has made."""
 
     async def items(
         self, *items: object, wait_at: int | None = None, error: BaseException | None = None
@@ -90,6 +92,7 @@ class Body:
             for number, item in enumerate(items):
                 if number == wait_at:
                     await self._wait()
+                self.made += 1
                 yield item
             if wait_at == len(items):
                 await self._wait()
