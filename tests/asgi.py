@@ -81,6 +81,11 @@ class Body:
         """What the tail was given."""
         self.waiting = anyio.Event()
         """The body waits, for ever."""
+        self.closing = anyio.Event()
+        """The body is in its cleanup."""
+        self.may_close = anyio.Event()
+        """What a cleanup that is held waits for."""
+        self.may_close.set()
         self.made = 0
         """How many items the body has made."""
 
@@ -100,9 +105,14 @@ class Body:
                 raise error
         finally:
             self.log.append("closing")
+            self.closing.set()
+            await self.may_close.wait()
             for _ in range(3):
                 await anyio.lowlevel.checkpoint()
             self.log.append("closed")
+
+    def hold_the_close(self) -> None:
+        self.may_close = anyio.Event()
 
     async def _wait(self) -> None:
         self.waiting.set()

@@ -48,14 +48,14 @@ class Server(uvicorn.Server):
         await self.leaving.wait()  # not ten times a second
 
     @asynccontextmanager
-    async def run(self) -> AsyncIterator["Server"]:
+    async def run(self, limit: float = LIMIT) -> AsyncIterator["Server"]:
         """Serves while the block is open; then all connections and requests have ended."""
         handler = _Errors(self.errors)
         logger = logging.getLogger("uvicorn.error")
         logger.addHandler(handler)
         serving = asyncio.create_task(self.serve([self._socket]))
         try:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(limit):
                 # Connections wait in the socket until it serves.
                 self._socket.listen()
                 yield self

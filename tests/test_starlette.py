@@ -53,6 +53,12 @@ def app_with(response: Response, **options: Any) -> Starlette:
     return Starlette(routes=[Route("/", endpoint)], **options)
 
 
+async def pass_through(items: AsyncIterator[object]) -> AsyncIterator[object]:
+    """What many bodies are: they do not look after what they read."""
+    async for item in items:
+        yield item
+
+
 async def leave_and_look(exchange: Exchange, body: Body, app: Any) -> None:
     """Have a client go away while the body waits."""
     async with anyio.create_task_group() as group:
@@ -168,6 +174,59 @@ async def test_client_leaves_after_the_last_item(exchange: Exchange, body: Body)
     assert exchange.log == ["head", "b'a'", "closing", "closed", "tail: exhausted", "ended"]
 
 
+@pytest.mark.parametrize("inner", [False, True], ids=["the body", "what it reads"])
+async def test_client_leaves_while_the_body_ends(exchange: Exchange, body: Body, inner: bool) -> None:
+    """A client that has the last item goes away, and the body is in its own `finally` just then: that is not cut."""
+    body.hold_the_close()
+    items = body.items("a")
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange.answer, guarded(body, pass_through(items) if inner else items))
+        group.start_soon(exchange.leave_when, body.closing)
+        await exchange.gone.wait()
+        await anyio.wait_all_tasks_blocked()
+        exchange.log.append("gone")
+        body.may_close.set()
+    assert exchange.log == ["head", "b'a'", "closing", "gone", "closed", "tail: exhausted", "end", "ended"]
+
+
+async def test_client_leaves_a_body_that_hangs_at_its_end(exchange: Exchange, body: Body) -> None:
+    """A `finally` that does not end is cut when its time is over."""
+    body.hold_the_close()
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange.leave_when, body.closing)
+        await exchange.answer(guarded(body, body.items("a"), cleanup_timeout=0.05))
+    assert exchange.log == ["head", "b'a'", "closing", "tail: left", "ended"]
+
+
+async def test_client_leaves_a_body_that_goes_on_after_a_finally(exchange: Exchange, body: Body) -> None:
+    """A body that leaves its `finally` and waits for something else is closed then."""
+    cleaning, may_go_on = anyio.Event(), anyio.Event()
+
+    async def items() -> AsyncIterator[object]:
+        try:
+            yield "a"
+        finally:
+            cleaning.set()
+            await may_go_on.wait()
+            exchange.log.append("cleaned up")
+        async for item in body.items("b", wait_at=0):
+            yield item
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange.answer, guarded(body, items()))
+        group.start_soon(exchange.leave_when, cleaning)
+        await exchange.gone.wait()
+        may_go_on.set()
+    assert exchange.log == ["head", "b'a'", "cleaned up", "closing", "closed", "tail: left", "ended"]
+
+
+async def test_client_is_gone_from_the_start(exchange: Exchange, body: Body) -> None:
+    """A client that went away before anybody looked: the body is closed."""
+    exchange.gone.set()
+    await exchange.answer(guarded(body, body.items("a", wait_at=0)))
+    assert exchange.log == ["closing", "closed", "tail: left", "head", "end", "ended"]
+
+
 @pytest.mark.parametrize("breaks_at", [b"b", b""], ids=["at an item", "at the end"])
 async def test_send_raises(breaks_at: bytes) -> None:
     """A server that tells by an OSError (ASGI 2.4) that the client is gone tells of no error of the application."""
@@ -253,7 +312,7 @@ async def test_cancelled_scope(exchange: Exchange, body: Body) -> None:
 
 @pytest.mark.parametrize("stalls_at", [None, b"b"], ids=["the body waits", "the client does not read"])
 async def test_close_responses(exchange: Exchange, body: Body, stalls_at: bytes | None) -> None:
-    """What is being sent is closed, and waited for; other event loops and what has ended are of no concern."""
+    """What is being sent is closed, and waited for; what has ended is of no concern."""
     exchange.stalls_at = stalls_at
     await Exchange().answer(guarded(Body([]), body.items()))
     response = guarded(body, body.items("a", "b", wait_at=1 if stalls_at is None else None))

@@ -15,24 +15,25 @@ _LOOPS = ("asyncio", "anyio", "trio", "uvloop")
 
 def hanging_at(coroutine: object) -> str:
     """The lines at which a suspended coroutine waits, without our own frames, as in a traceback."""
-    frames = [frame for frame in _frames(coroutine) if os.path.dirname(frame.f_code.co_filename) != _OURS]
+    theirs = [frame for frame in frames(coroutine) if os.path.dirname(frame.f_code.co_filename) != _OURS]
     # What waits in the end is always the event loop's; the line that called it tells more.
-    while len(frames) > 1 and str(frames[-1].f_globals.get("__name__")).partition(".")[0] in _LOOPS:
-        del frames[-1]
-    lines = [_line(frame) for frame in frames]
+    while len(theirs) > 1 and str(theirs[-1].f_globals.get("__name__")).partition(".")[0] in _LOOPS:
+        del theirs[-1]
+    lines = [_line(frame) for frame in theirs]
     return "\n".join(lines) or "  (no Python frame)"
 
 
-def _frames(awaitable: object) -> list[FrameType]:
-    frames: list[FrameType] = []
+def frames(awaitable: object) -> list[FrameType]:
+    """The frames of a suspended coroutine and of all that it waits for."""
+    found: list[FrameType] = []
     for _ in range(_AT_MOST):
         frame, inner = _look_into(awaitable)
         if frame is not None:
-            frames.append(frame)
+            found.append(frame)
         if inner is None:
             break
         awaitable = inner
-    return frames
+    return found
 
 
 def _look_into(awaitable: object) -> tuple[FrameType | None, object]:

@@ -16,9 +16,11 @@ from anyio.lowlevel import RunVar
 
 from ._client import Client
 from ._closing import nudge
-from ._end import StreamEnd
+from ._end import EndReason, StreamEnd
+from ._finally import in_finally
 from ._guard import make_owner
 from ._options import Options
+from ._owner import State
 from ._sources import Given, describe, has, kind_of
 from ._stream import GuardedStream, guarded_stream
 from ._threads import InThreads
@@ -117,7 +119,7 @@ class GuardedStreamingResponse(StreamingResponse):
             await self.stream.aclose()
             raise RuntimeError(f"{self.stream!r} answers HTTP requests; this is one of type {scope['type']!r}")
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        client = Client(receive, send, head)
+        client = Client(receive, send, head, self._is_cleaning_up, self._cleanup_timeout)
         with _known(client):
             await self._answer(client, with_body=scope["method"] != "HEAD")
         if self.background is not None:
@@ -142,7 +144,12 @@ class GuardedStreamingResponse(StreamingResponse):
         async with self.stream:
             if with_body:
                 await self._send_body(client)
-        await client.finish()
+        await client.finish(whole=self.stream.end.reason is not EndReason.LEFT)
+
+    def _is_cleaning_up(self) -> bool:
+        """Whether the body is in the `finally` of its own end, where a cancellation would cut it."""
+        owner = self.stream._owner
+        return owner is not None and owner.state is State.RUNNING and in_finally(owner.task.coroutine)
 
     async def _send_body(self, client: Client) -> None:
         if cast("object", self.body_iterator) is self.stream:
@@ -191,8 +198,9 @@ async def close_responses() -> None:
         ...     await close_responses()
     """
     while clients := list(_clients.get(set())):
-        for client in clients:
-            client.leave()
+        async with anyio.create_task_group() as group:
+            for client in clients:
+                group.start_soon(client.leave)
         for client in clients:
             await client.ended.wait()
 
