@@ -92,8 +92,16 @@ class Client:
         # A small buffer, so that what is not read is soon felt by the server.
         return cls(*await asyncio.open_connection("127.0.0.1", server.port, limit=1024))
 
-    def ask(self, path: str = "/", *, method: str = "GET", version: str = "1.1", headers: str = "") -> None:
-        self._writer.write(f"{method} {path} HTTP/{version}\r\nHost: test\r\n{headers}\r\n".encode())
+    def ask(
+        self,
+        path: str = "/",
+        *,
+        method: str = "GET",
+        version: str = "1.1",
+        headers: str = "",
+        content: bytes = b"",
+    ) -> None:
+        self._writer.write(f"{method} {path} HTTP/{version}\r\nHost: test\r\n{headers}\r\n".encode() + content)
 
     async def read_until(self, text: bytes) -> bytes:
         return await self._reader.readuntil(text)

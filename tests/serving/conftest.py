@@ -1,8 +1,12 @@
 """These tests serve over real connections. The server needs asyncio, so they run there and on uvloop."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 
 
 @pytest.fixture(

@@ -1,7 +1,7 @@
 """Clients that connect and vanish at random, for a while: is anything left, does memory grow?
 
-``python tests/stress/clients.py [--seconds 30] [--clients 200] [--uvloop] [--starlette] [--seed N]``. The exit status is
-1 if something was left. With ``--starlette`` its own response answers, for comparison.
+``python tests/stress/clients.py [--seconds 30] [--clients 200] [--uvloop] [--starlette] [--seed N]``. Exits with 1 if
+something was left. With ``--starlette`` its own response answers, for comparison.
 """
 
 import argparse
