@@ -1,5 +1,6 @@
 """One way to run each check: `nox -s NAME`. CONTRIBUTING.md says what each is for."""
 
+import shutil
 from pathlib import Path
 
 import nox
@@ -19,6 +20,7 @@ RUNNER_PAGES = [
     "docs/tutorial-runners.md",
     *(f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")),
 ]
+CLIENTS = "tests/stress/clients.py"
 
 
 @nox.session(python=PYTHONS)
@@ -36,9 +38,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
-    session.install("--resolution", "lowest-direct", ".", "--group", "test")
+    session.install("--resolution", "lowest-direct", ".", "--group", "test", "--group", "web")
     # In Python's development mode, with asyncio's debug mode.
     session.run("python", "-X", "dev", "-W", "error", "-m", "pytest", *session.posargs)
+    session.run("pytest", "tests/serving")
 
 
 @nox.session
@@ -67,7 +70,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def conformance(session: nox.Session) -> None:
-    session.install(".", "--group", "test", "--group", "runners", "--group", "peers")
+    session.install(".", "--group", "test", "--group", "web", "--group", "runners", "--group", "peers")
     session.run("pytest", "tests/conformance", *RUNNER_PAGES, *session.posargs)
     session.run("python", EXAMPLE)
 
@@ -87,6 +90,29 @@ def pyodide(session: nox.Session) -> None:
     session.run("npm", "install", "--no-package-lock", "--prefix", folder, "pyodide@^314", external=True)
     packages = session.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", silent=True)
     session.run("node", "tests/pyodide/run.mjs", folder, str(packages).strip(), *session.posargs, external=True)
+
+
+@nox.session(python=PYTHONS)
+def serving(session: nox.Session) -> None:
+    session.install(".", "--group", "test", "--group", "web")
+    session.run("pytest", "tests/serving", *session.posargs)
+    session.run("python", CLIENTS, "--seconds", "2", "--clients", "50")
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    session.install(".", "--group", "test", "--group", "web")
+    session.run("python", CLIENTS, *session.posargs)
+    session.run("python", CLIENTS, "--uvloop", *session.posargs)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            session.error(f"no {program} on the PATH; on Debian: apt-get install chromium chromium-driver")
+    session.install(".", "--group", "test", "--group", "web", "--group", "browser")
+    session.run("pytest", "tests/browser", *session.posargs)
 
 
 @nox.session

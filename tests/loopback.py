@@ -64,10 +64,21 @@ class Server(uvicorn.Server):
                 if requests := set(self.server_state.tasks):
                     await asyncio.wait(requests)
         finally:
-            serving.cancel()
             logger.removeHandler(handler)
+            await self._give_up(serving)
         assert not self.server_state.connections
         assert not self.server_state.tasks
+
+    async def _give_up(self, serving: asyncio.Task[None]) -> None:
+        """End what a test that failed has left; else there is nothing."""
+        for connection in self.server_state.connections:
+            connection.transport.abort()
+        for server in self.servers:
+            server.close()
+        tasks = {serving, *self.server_state.tasks}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 class _Errors(logging.Handler):

@@ -6,7 +6,6 @@ The rule kept here: a response ends, for the server and for the client, when not
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, cast
@@ -173,14 +172,12 @@ class GuardedStreamingResponse(StreamingResponse):
             return item
         if isinstance(item, bytearray | memoryview):
             return bytes(item)  # a copy: the body may fill the same buffer again
-        # If it is one, its module was imported.
-        sse = sys.modules.get("sse_starlette")
-        if sse is not None and isinstance(item, sse.ServerSentEvent):
-            return cast("bytes", item.encode())
+        if _is_event(item):
+            return cast("bytes", item.encode())  # type: ignore[attr-defined]
         kind = f"{type(item).__module__}.{type(item).__qualname__}"
         raise TypeError(
             f"{self.stream!r} yielded {_shortened(item)} ({kind}), which cannot be sent; "
-            "yield str, bytes or sse_starlette.ServerSentEvent"
+            "yield str, bytes, or a ServerSentEvent of sse-starlette"
         )
 
 
@@ -242,6 +239,14 @@ def _source_of(content: object) -> object:
             raise
         return InThreads(cast("Iterable[object]", content))
     return content
+
+
+def _is_event(item: object) -> bool:
+    """Whether this is a ServerSentEvent of sse-starlette, which has moved from module to module."""
+    return any(
+        base.__name__ == "ServerSentEvent" and base.__module__.partition(".")[0] == "sse_starlette"
+        for base in type(item).__mro__
+    )
 
 
 def _shortened(item: object) -> str:

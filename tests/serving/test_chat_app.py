@@ -66,13 +66,13 @@ async def leave_at(text: bytes, http: str, monkeypatch: pytest.MonkeyPatch) -> l
 async def test_client_leaves_at_the_tool(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool at work is closed when the client goes away, although nothing in the agent does it."""
     monkeypatch.setattr(chat_app, "PAUSE", 60)
-    started, *lines = await leave_at(b"asking the warehouse", http, monkeypatch)
+    _, *lines = await leave_at(b"asking the warehouse", http, monkeypatch)
     assert lines == ["run 1: the tool is closed", "run 1: finished, left after 1 event"]
 
 
 async def test_client_leaves_at_the_answer(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a model in the middle of its answer."""
-    started, *lines = await leave_at(b"cities", http, monkeypatch)
+    _, *lines = await leave_at(b"cities", http, monkeypatch)
     assert lines[:2] == ["run 1: the tool is closed", "run 1: the model is closed"]
     assert lines[2].startswith("run 1: finished, left after ")
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 import pytest
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
@@ -40,6 +41,17 @@ async def leave_while_send_waits(server: Server, client: Client, body: Body) -> 
     client.leave()
 
 
+async def leave_while_the_body_ends(server: Server, client: Client, body: Body) -> None:
+    """The client has the last chunk, and the body is in the `finally` of its own end."""
+    await client.read_until(b"a")
+    await body.closing.wait()
+    client.leave()
+    while server.server_state.connections:
+        await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
+    body.may_close.set()
+
+
 async def leave_at_the_end(server: Server, client: Client, body: Body) -> None:
     await client.read_until(b"0\r\n\r\n")
     client.leave()
@@ -71,14 +83,23 @@ WAYS = {
     "the body waits": Way(leave_while_the_body_waits, ("a",), wait_at=1),
     "the body waits, reset": Way(reset_while_the_body_waits, ("a",), wait_at=1),
     "send waits": Way(leave_while_send_waits, (BIG,) * MANY, starlette_behind_middleware="open"),
+    "the body ends": Way(leave_while_the_body_ends, ("a",), reason="exhausted"),
     "after the last chunk": Way(
         leave_at_the_end, ("a",), reason="exhausted", starlette="closed", starlette_behind_middleware="closed"
     ),
     "shutdown": Way(shut_down, ("a",), wait_at=1, reason="cancelled"),
 }
 CANCELS = "Cancel 1 running task(s), timeout graceful shutdown exceeded"
-each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-directly_or_not = pytest.mark.parametrize("middleware", [False, True], ids=["direct", "middleware"])
+# Not the server's end behind a middleware: that of older Starlettes then leaves a generator of its own.
+each_case = pytest.mark.parametrize(
+    ("way", "middleware"),
+    [
+        pytest.param(way, behind, id=f"{name}{', behind a middleware' * behind}")
+        for name, way in WAYS.items()
+        for behind in (False, True)
+        if not (behind and way.take is shut_down)
+    ],
+)
 
 
 async def pass_on(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -87,6 +108,8 @@ async def pass_on(request: Request, call_next: Callable[[Request], Awaitable[Res
 
 async def serve(way: Way, response: Response, body: Body, http: str, *, middleware: bool) -> Server:
     """Have a request answered by this response, and somebody go away."""
+    if way.take is leave_while_the_body_ends:
+        body.hold_the_close()
     app = BaseHTTPMiddleware(response, pass_on) if middleware else response
     patience = 0 if way.take is shut_down else None
     server = Server(app, body.log, lifespan="off", http=http, timeout_graceful_shutdown=patience)
@@ -107,8 +130,7 @@ def fate(log: list[str]) -> str:
     return "closed" if "closed" in before else "cut" if "closing" in before else "open"
 
 
-@directly_or_not
-@each_way
+@each_case
 async def test_guarded(way: Way, http: str, middleware: bool) -> None:
     """The body is closed, its cleanup complete, and the tail has run, once, before the request ends.
 
@@ -127,8 +149,7 @@ async def test_guarded(way: Way, http: str, middleware: bool) -> None:
 
 
 @pytest.mark.may_leave("Starlette does not close its body")
-@directly_or_not
-@each_way
+@each_case
 async def test_starlette(way: Way, http: str, middleware: bool) -> None:
     """Starlette's own response cuts the cleanup at its first await, or leaves the body open.
 
