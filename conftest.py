@@ -17,7 +17,8 @@ RUNNER_PAGES = [
     "docs/tutorial-runners.md",
     *(f"docs/howto/{name}.md" for name in ("google-adk", "langgraph", "openai-agents", "pydantic-ai")),
 ]
-collect_ignore = RUNNER_PAGES
+# And this one FastAPI, as in `nox -s serving`.
+collect_ignore = [*RUNNER_PAGES, "docs/howto/serve-with-fastapi.md"]
 
 _python = PythonEvaluator()
 

@@ -95,7 +95,7 @@ def pyodide(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def serving(session: nox.Session) -> None:
     session.install(".", "--group", "test", "--group", "web")
-    session.run("pytest", "tests/serving", *session.posargs)
+    session.run("pytest", "tests/serving", "docs/howto/serve-with-fastapi.md", *session.posargs)
     session.run("python", CLIENTS, "--seconds", "2", "--clients", "50")
 
 

@@ -542,6 +542,27 @@ async def test_wrapped_body(exchange: Exchange, body: Body) -> None:
     assert exchange.log == ["head", "b'A'", "wrapper closed", "closing", "closed", "tail: left", "ended"]
 
 
+async def test_client_leaves_while_a_wrapper_ends(exchange: Exchange, body: Body) -> None:
+    """The `finally` of a wrapper is not cut either."""
+
+    async def wrap(items: AsyncIterator[Any]) -> AsyncIterator[object]:
+        async for item in items:
+            yield item
+        async for item in body.items():
+            yield item
+
+    body.hold_the_close()
+    response = guarded(body, ["a"])
+    response.body_iterator = wrap(response.body_iterator)
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange.answer, response)
+        group.start_soon(exchange.leave_when, body.closing)
+        await exchange.gone.wait()
+        await anyio.wait_all_tasks_blocked()
+        body.may_close.set()
+    assert exchange.log == ["head", "b'a'", "closing", "closed", "tail: exhausted", "end", "ended"]
+
+
 # -- around the response
 
 

@@ -109,6 +109,7 @@ class GuardedStreamingResponse(StreamingResponse):
     ) -> None:
         options = Options(until, where, cancel, on_early_exit, cleanup_timeout, tail, prefetch, release_agents)
         self.stream = cast("GuardedStream[object]", _Body(_source_of(content), options))
+        self._guards: list[GuardedStream[Any]] = [self.stream]
         self._cleanup_timeout = cleanup_timeout
         super().__init__(cast("Any", self.stream), status_code, headers, media_type, background)
 
@@ -120,7 +121,7 @@ class GuardedStreamingResponse(StreamingResponse):
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         client = Client(receive, send, head, self._is_cleaning_up, self._cleanup_timeout)
         with _known(client):
-            await self._answer(client, with_body=scope["method"] != "HEAD")
+            await self._answer(client, with_body=scope.get("method") != "HEAD")
         if self.background is not None:
             await self.background()
 
@@ -146,9 +147,9 @@ class GuardedStreamingResponse(StreamingResponse):
         await client.finish(whole=self.stream.end.reason is not EndReason.LEFT)
 
     def _is_cleaning_up(self) -> bool:
-        """Whether the body is in the `finally` of its own end, where a cancellation would cut it."""
-        owner = self.stream._owner
-        return owner is not None and owner.state is State.RUNNING and in_finally(owner.task.coroutine)
+        """Whether what is read is in the ``finally`` of its own end, where a cancellation would cut it."""
+        owners = [guard._owner for guard in self._guards]
+        return any(owner and owner.state is State.RUNNING and in_finally(owner.task.coroutine) for owner in owners)
 
     async def _send_body(self, client: Client) -> None:
         if cast("object", self.body_iterator) is self.stream:
@@ -156,6 +157,7 @@ class GuardedStreamingResponse(StreamingResponse):
             return
         # Somebody has wrapped the body; nobody but us will close the wrapper.
         async with guarded_stream(self.body_iterator, cleanup_timeout=self._cleanup_timeout) as wrapped:
+            self._guards.append(wrapped)
             await self._send_items(wrapped, client)
 
     async def _send_items(self, stream: GuardedStream[Any], client: Client) -> None:

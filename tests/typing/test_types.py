@@ -17,6 +17,7 @@ from streamguard import (
     guarded_chain,
     guarded_stream,
 )
+from streamguard.starlette import GuardedStreamingResponse, close_responses
 
 # -- sources, as people annotate them
 
@@ -407,6 +408,30 @@ async def reading_a_chain() -> None:
         members.stop()
         await members.aclose()
     assert_type(members.end, StreamEnd[int])
+
+
+# -- serving
+
+
+def note_end_of_response(end: StreamEnd[int]) -> None: ...
+
+
+def is_last(item: int) -> bool:
+    return item > 1
+
+
+response = GuardedStreamingResponse(iterator_function(), 201, {"x-one": "1"}, "text/plain")
+assert_type(response, GuardedStreamingResponse)
+assert_type(response.stream, GuardedStream[object])
+GuardedStreamingResponse(iterator_function(), until=is_last, where=is_last, tail=note_end_of_response, prefetch=1)
+GuardedStreamingResponse(iterator_function(), until=lambda item: item > 1, on_early_exit="drain", cleanup_timeout=None)
+GuardedStreamingResponse(iterator_function, cancel=lambda: None, release_agents=True)
+GuardedStreamingResponse([1, 2], until=is_last)
+GuardedStreamingResponse(Run())
+
+
+async def closing_responses() -> None:
+    assert_type(await close_responses(), None)
 
 
 # -- errors
