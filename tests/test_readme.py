@@ -108,6 +108,15 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "With `@guarded`, callers have to write `async with`; a bare loop gets a `RuntimeError` that says so.": (
         "test_decorator::test_bare_loop",
     ),
+    "When a client goes away, Starlette and FastAPI leave the body of a streamed response open, or cut its cleanup.": (
+        "test_starlette::test_starlette_leaves_the_body_open",
+        "serving/test_clients_leave::test_starlette",
+    ),
+    "This response closes it, its cleanup complete, before it ends:": (
+        "test_starlette::test_client_leaves_while_the_body_waits",
+        "test_starlette::test_client_leaves_while_it_does_not_read",
+        "serving/test_clients_leave::test_guarded",
+    ),
     "A stored result of openai-agents holds its agents, with their tools, models and clients.": (
         "conformance/test_release::test_off_by_default",
     ),

@@ -136,7 +136,7 @@ class GuardedChain(Block[T]):
                 if owner is None or (self._replacing and owner.reason is not EndReason.MATCHED):
                     owner = await self._advance()
                 try:
-                    return await self._read()
+                    return await super().__anext__()
                 except StopAsyncIteration:
                     await self._finish(owner)
         finally:

@@ -195,7 +195,7 @@ class Reader(Generic[T]):
     _owner: Handoff[T] | None
     """Of the source that is being read."""
 
-    async def _read(self) -> T:
+    async def __anext__(self) -> T:
         """Hand out the next item."""
         owner = self._owner
         if owner is None:

@@ -41,10 +41,6 @@ class GuardedStream(Block[T]):
         state = "closed" if self._has_ended else "open" if self._owner else "not entered"
         return f"<GuardedStream of {describe(self._source.opened)}, {state}>"
 
-    # -- reading
-
-    __anext__ = Block._read
-
     def stop(self) -> None:
         """End the reader's loop as if the source were exhausted; the body is never interrupted.
 

@@ -19,8 +19,8 @@ from ._end import EndReason, StreamEnd
 from ._finally import in_finally
 from ._guard import make_owner
 from ._options import Options
-from ._owner import State
 from ._sources import Given, describe, has, kind_of
+from ._stepping import State
 from ._stream import GuardedStream, guarded_stream
 from ._threads import InThreads
 
