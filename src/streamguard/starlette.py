@@ -28,9 +28,9 @@ try:
     from starlette.background import BackgroundTask
     from starlette.responses import StreamingResponse
     from starlette.types import Receive, Scope, Send
-except ModuleNotFoundError as error:
-    hint = 'streamguard.starlette needs Starlette: pip install "streamguard-aio[starlette]"'
-    raise ModuleNotFoundError(hint, name=error.name) from error
+except ModuleNotFoundError as _error:
+    _hint = 'streamguard.starlette needs Starlette: pip install "streamguard-aio[starlette]"'
+    raise ModuleNotFoundError(_hint, name=_error.name) from _error
 
 T = TypeVar("T")
 
