@@ -470,6 +470,19 @@ def test_without_a_loop() -> None:
     assert [leak.how for leak in leaks.found] == [How.DROPPED]
 
 
+def test_kept_without_a_loop() -> None:
+    """One that is driven by hand and kept is never finalised: there is nobody who would."""
+
+    async def letters() -> AsyncGenerator[str, None]:
+        yield "a"
+
+    with track() as leaks:
+        kept.append(generator := letters())
+        with pytest.raises(StopIteration):
+            generator.__anext__().send(None)
+    assert [leak.how for leak in leaks.found] == [How.UNFINALISED]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_without_a_loop_that_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that awaits while Python closes it is told of in Python's words, and with its traceback."""
@@ -1079,15 +1092,16 @@ def test_fix_without_source(tmp_path: Path, lines: str, source: str) -> None:
     assert f"async with guarded_stream({source}) as stream:" in fixes
 
 
-def test_source_that_is_no_python(tmp_path: Path) -> None:
-    """The line of a template, compiled to Python, is shown as it is."""
+@pytest.mark.parametrize(("line", "shown"), [("<p>line\n", 2), ("\n", 0)])
+def test_source_that_is_no_python(tmp_path: Path, line: str, shown: int) -> None:
+    """The line of a template, compiled to Python, is shown as it is, if there is something on it."""
     path = tmp_path / "page.html"
     program = f"{STREAMS}async def main():\n  async for item in numbers(): break\n"
     exec(compile(program, path, "exec"), scope := {})  # type: ignore[var-annotated]
-    path.write_text("<p>line\n" * 20)
+    path.write_text(line * 20)
     with track() as leaks:
         asyncio.run(scope["main"]())
-    assert leaks.report().count("<p>line\n") == 2
+    assert leaks.report().count("<p>line\n") == shown
     assert "guarded_stream(numbers(...))" in leaks.report()
 
 

@@ -293,7 +293,8 @@ def test_file_in_a_zip_file(tmp_path: Path) -> None:
     """The lines of a program in a zip file are shown."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("leaks.py", LEAKS)
-        archive.writestr("__main__.py", "import asyncio, leaks\nasyncio.run(leaks.by_break())\n")
+        main = "import asyncio, sys\nsys.modules['odd'] = object()\nimport leaks\nasyncio.run(leaks.by_break())\n"
+        archive.writestr("__main__.py", main)
     run = python(*TRACE, "archive.zip", cwd=tmp_path)
     assert f"archive.zip/leaks.py:{line_of(LEAKS, 'yield')}\n                    yield 1  # yield\n" in run.stderr
     assert "guarded_stream(numbers())" in run.stderr

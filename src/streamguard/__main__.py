@@ -131,12 +131,11 @@ def _tell(leaks: Leaks, options: argparse.Namespace, out: TextIO | None, err: Te
 
 def _write(text: str, *streams: TextIO | None) -> None:
     """Write to the first stream that can be written to: the program may have closed the first, or wrapped it anew."""
-    for stream in streams:
+    for stream in filter(None, streams):
         with contextlib.suppress(ValueError, OSError):
-            if stream is not None:
-                stream.write(text)
-                stream.flush()
-                return
+            stream.write(text)
+            stream.flush()
+            return
 
 
 def _has_colours(stream: TextIO | None) -> bool:

@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
+from typing import TextIO, cast
 
 _OURS = os.path.dirname(__file__) + os.sep
 
@@ -130,10 +131,9 @@ def _tell_of_hook(failure: BaseException, error: BaseException) -> None:
 
 
 def _write(text: str) -> None:
-    stderr = sys.stderr or sys.__stderr__
-    if stderr is not None:
-        with contextlib.suppress(ValueError):  # the program has closed it
-            stderr.write(text)
+    stderr = cast("TextIO", sys.stderr or sys.__stderr__)
+    with contextlib.suppress(AttributeError, ValueError):  # there is none, or the program has closed it
+        stderr.write(text)
 
 
 def _hide_ours(error: BaseException) -> None:

@@ -204,9 +204,8 @@ class Tracker:
         may_be_read = any(at_work(started.life) for started, _ in suspended.values())
         read = _held_by(CoroutineType) if may_be_read else set[int]()
         for key, (started, generator) in suspended.items():
-            if key in held or (key in read and at_work(started.life)):
-                continue
-            if self._open.pop(key, None) is started:
+            is_somebodys = key in held or (key in read and at_work(started.life))
+            if not is_somebodys and self._open.pop(key, None) is started:
                 self._leave(started, generator, How.OPEN)
 
     # -- no more memory than what is open needs
