@@ -28,9 +28,9 @@ try:
     from starlette.background import BackgroundTask
     from starlette.responses import StreamingResponse
     from starlette.types import Receive, Scope, Send
-except ModuleNotFoundError as _error:
-    _hint = 'streamguard.starlette needs Starlette: pip install "streamguard-aio[starlette]"'
-    raise ModuleNotFoundError(_hint, name=_error.name) from _error
+except ModuleNotFoundError as _missing:
+    _HINT = 'streamguard.starlette needs Starlette: pip install "streamguard-aio[starlette]"'
+    raise ModuleNotFoundError(_HINT, name=_missing.name) from _missing
 
 T = TypeVar("T")
 

@@ -28,6 +28,8 @@ from streamguard import StreamEnd
 from streamguard.starlette import GuardedStreamingResponse
 
 CHUNK = b"x" * 100_000
+PATIENCE = 30.0
+"""Seconds without a new request until what is open has hung."""
 GROWTH = 0.02
 """The part by which the number of Python's memory blocks may differ, after a collection, with nothing open."""
 
@@ -96,10 +98,14 @@ async def crowd(server: Server, clients: int, seconds: float, seed: int) -> None
             group.create_task(vanish_at_random(server, random.Random(f"{seed} {number}"), until))
 
 
-async def quiet(server: Server) -> None:
-    """Wait until the server has noticed that everybody is gone."""
-    async with asyncio.timeout(30):
+async def quiet(server: Server, counts: Counter[str]) -> None:
+    """Wait until the server has noticed that everybody is gone; it may be behind with accepting them."""
+    loop = asyncio.get_running_loop()
+    seen = 0
+    async with asyncio.timeout(PATIENCE) as limit:
         while server.server_state.tasks or server.server_state.connections:
+            if seen != (seen := counts["requests"]):
+                limit.reschedule(loop.time() + PATIENCE)
             await asyncio.sleep(0.01)
 
 
@@ -119,11 +125,11 @@ async def soak(options: argparse.Namespace) -> list[str]:
     before = {"tasks": len(tasks("asyncio")), "generators": len(open_generators())}
     server = Server(soak.app, [], lifespan="off", http="h11")
     sizes = []
-    async with server.run(limit=options.seconds + 60):
+    async with server.run(limit=options.seconds * 10 + 300):
         # The first tenth fills caches and pools.
         for part in (0.1, 0.3, 0.3, 0.3):
             await crowd(server, options.clients, options.seconds * part, options.seed)
-            await quiet(server)
+            await quiet(server, soak.counts)
             server.log.clear()
             sizes.append(blocks())
             say(f"{soak.counts['requests']:>7} requests, {sizes[-1]:>8,} blocks, {rss():.1f} MiB")
