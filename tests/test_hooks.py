@@ -18,6 +18,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
+from compiled import Compiled
 from nothing_left import collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
@@ -1214,6 +1215,49 @@ async def test_dropped_one_that_obeys_no_cancellation() -> None:
     free.set()
     await anyio.wait_all_tasks_blocked()
     assert log == ["inner closed"]
+
+
+async def test_compiled_source() -> None:
+    """What a compiler made of a generator tells no state; guarded it is closed as any other."""
+    log: list[str] = []
+    async with guarded_stream(Compiled(log)) as stream:
+        assert await anext(stream) == 1
+    assert log == ["closed"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_compiled_inner_generator(is_cancelled: bool) -> None:
+    """The same of one that a source drops when it closes: it is closed before the block is left."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        async for number in Compiled(log):
+            yield number
+            await anyio.sleep_forever()
+
+    with anyio.CancelScope() as scope:
+        async with guarded_stream(source()) as stream:
+            assert await anext(stream) == 1
+            if is_cancelled:
+                scope.cancel()
+                await anext(stream)
+    assert log == ["closed"]
+
+
+@only_asyncio
+async def test_compiled_one_that_is_dropped_while_running() -> None:
+    """One that is dropped before is left to the event loop, and not waited for: it does not tell when it has ended."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        async for _ in Compiled(log):
+            break
+        yield 1
+
+    async with guarded_stream(source()) as stream:
+        assert await anext(stream) == 1
+        await anyio.wait_all_tasks_blocked()
+        assert log == ["closed"]
 
 
 async def test_detached_task_goes_on_after_the_stream() -> None:

@@ -41,6 +41,9 @@ async def close_generator(generator: AnyGenerator, *, cancelled: bool = False) -
         CleanupError: If it yielded in its cleanup.
         SeveralError: If its cleanup failed as well.
     """
+    if not isinstance(generator, AsyncGeneratorType):  # what Cython makes calls the hooks, too, but tells no state
+        await generator.aclose()
+        return
     if cancelled and _unwinds(generator):
         raise await _step_on(generator, _place(generator), None)
     try:

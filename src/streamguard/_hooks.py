@@ -106,7 +106,7 @@ class Members:
 
     def open_at_others(self) -> list[AnyGenerator]:
         """What others close and have not closed yet."""
-        return [generator for generator in self.left_to_others or () if generator.ag_frame is not None]
+        return [generator for generator in self.left_to_others or () if _is_there(generator)]
 
     def others_are_done(self) -> bool:
         """Whether what others close is closed."""
@@ -116,9 +116,14 @@ class Members:
         """Whether any generator is still suspended."""
         for started in self._started.values():
             generator = started()
-            if generator is not None and generator.ag_frame is not None and not generator.ag_running:
+            if generator is not None and _is_there(generator) and not generator.ag_running:
                 return True
         return False
+
+
+def _is_there(generator: AnyGenerator) -> bool:
+    """Whether a generator has not ended yet. What Cython makes calls the hooks, too, but does not tell."""
+    return getattr(generator, "ag_frame", None) is not None
 
 
 def is_guarded() -> bool:
