@@ -22,6 +22,7 @@ import trio
 import uvloop
 
 import streamguard
+from compiled import Compiled
 from recording import Fault, only_asyncio
 from streamguard import Aclosing, guarded_chain, guarded_stream
 from streamguard._yours import Yours
@@ -236,6 +237,24 @@ def test_never_ran() -> None:
         asyncio.run(main())
         kept.clear()
     assert leaks.found == ()
+
+
+def test_compiled() -> None:
+    """What a compiler made of a generator has no line to tell of: it is not found, and closed as without us."""
+    log: list[str] = []
+
+    async def main() -> None:
+        kept.append(Compiled(log))
+        await anext(kept[0])  # type: ignore[call-overload]
+        async for _ in Compiled(log):
+            break
+        await turn()
+        assert log == ["closed"]
+
+    with track() as leaks:
+        asyncio.run(main())
+    assert log == ["closed", "closed"]
+    assert leaks.found == leaks.inside == ()
 
 
 def test_loop_that_takes_no_attributes() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
-from types import CodeType
-from typing import Any, Protocol, TypeVar, cast
+from types import AsyncGeneratorType, CodeType
+from typing import Any, Protocol, TypeVar
 
 from ._generators import AnyGenerator, finalize
 from ._hooks import Hook
@@ -53,8 +53,10 @@ class _Tap:
         self.around = around
 
     def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
-        for listener in _listeners:
-            listener.started(cast("AnyGenerator", generator))
+        # What Cython makes calls the hooks, too, but has no frame to tell of.
+        if isinstance(generator, AsyncGeneratorType):
+            for listener in _listeners:
+                listener.started(generator)
         if (firstiter := self.around[0]) is not None:
             try:
                 firstiter(generator)
@@ -82,8 +84,9 @@ def _leave(error: BaseException) -> None:
 
 
 def _tell_dropped(generator: AsyncGenerator[Any, Any]) -> None:
-    for listener in _listeners:
-        listener.dropped(cast("AnyGenerator", generator))
+    if isinstance(generator, AsyncGeneratorType):
+        for listener in _listeners:
+            listener.dropped(generator)
 
 
 def listen(listener: Listener) -> None:

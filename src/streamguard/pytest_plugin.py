@@ -1,7 +1,6 @@
 """The pytest plugin: ``pytest --streamguard=error`` fails each test that leaves an async generator suspended.
 
-The rule kept here: nothing but options until somebody asks, so no hook and no cost for a test. (Python imports the
-package with this module; that is all.)
+The rule kept here: nothing but options until somebody asks, so no import of ours, no hook, no cost.
 """
 
 from __future__ import annotations
