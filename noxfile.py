@@ -127,8 +127,8 @@ def memory(session: nox.Session) -> None:
     session.run("python", "tests/benchmarks/memory.py", *session.posargs)
 
 
-@nox.session
+@nox.session(python=PYTHONS)
 def bench(session: nox.Session) -> None:
-    session.install(".", "--group", "bench")
+    session.install(".", "--group", "bench", "--group", "peers", "--group", "runners")
     session.run("python", "tests/benchmarks/bench.py", *session.posargs)
     session.run("python", "tests/benchmarks/tracing.py")

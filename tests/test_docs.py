@@ -15,7 +15,7 @@ FOUND = [ROOT / "README.md", *(page for page in DOCS.rglob("*.md") if "_build" n
 PAGES = sorted(page.relative_to(ROOT) for page in FOUND)
 OUTPUT = {"text", "text before 3.13", "text since 3.13"}
 SDK_IMPORT = re.compile(r"^(from|import) (agents|fastapi|google|langgraph|offline_|pydantic_ai)", re.MULTILINE)
-NOT_RUN = {"", "diff", "json", "toml", "{eval-rst}", "{glossary}", "{literalinclude}", "{toctree}"}
+NOT_RUN = {"", "diff", "json", "toml", "{eval-rst}", "{glossary}", "{include}", "{literalinclude}", "{toctree}"}
 
 
 def collected(*arguments: object) -> Counter[str]:
