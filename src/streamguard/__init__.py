@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from ._release import ReleaseReport, release_agents
     from ._stream import GuardedStream, guarded_stream
 
+else:  # checkers would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        thing = globals()[name] = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+        return thing
+
+
 __all__ = [
     "Aclosing",
     "AgentRef",
@@ -48,15 +57,6 @@ _WHERE = {
     "guarded_stream": "_stream",
     "release_agents": "_release",
 }
-
-
-if not TYPE_CHECKING:  # checkers would take any name for one of ours
-
-    def __getattr__(name: str) -> object:
-        if name not in _WHERE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        thing = globals()[name] = getattr(import_module(f".{_WHERE[name]}", __name__), name)
-        return thing
 
 
 def __dir__() -> list[str]:

@@ -61,12 +61,12 @@ class Members:
     def stop(self) -> None:
         """Note nothing any more."""
         layer, self._layer = self._layer, None
+        assert layer is not None
         for key in self._started:
             if _members_of.get(key) is self:
                 del _members_of[key]
         self._started.clear()
-        if layer is not None:
-            _uninstall(layer)
+        _uninstall(layer)
 
     def loop_was_restarted(self) -> bool:
         """Whether the event loop has come to its end since, and runs again: it sets its own hooks when it starts."""
