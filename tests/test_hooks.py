@@ -356,7 +356,8 @@ async def test_dropped_while_running() -> None:
 
 
 @on_trio
-async def test_dropped_while_running_is_closed_at_the_next_step() -> None:
+@pytest.mark.parametrize("prefetch", [0, 1])
+async def test_dropped_while_running_is_closed_at_the_next_step(prefetch: int) -> None:
     """On trio, whose own finaliser would cut its cleanup, it is closed at the next step, in the source's task."""
     nest = Nest()
 
@@ -368,7 +369,7 @@ async def test_dropped_while_running_is_closed_at_the_next_step() -> None:
         nest.log.append("next step")
         yield 2
 
-    async with guarded_stream(outer()) as stream:
+    async with guarded_stream(outer(), prefetch=prefetch) as stream:
         await anext(stream)
         await anext(stream)
     assert nest.log == ["leaf", "next step"]
@@ -1280,10 +1281,13 @@ async def test_detached_task_goes_on_after_the_stream() -> None:
             yield 2
 
         await nest.break_at_once(source())
-        may_read.set()
-        await anyio.wait_all_tasks_blocked()
-        may_drop.set()
-    assert nest.log == ["left", "leaf"]
+        async with guarded_stream(nest.leaf("of another")) as other:  # hooks are in place again
+            await anext(other)
+            may_read.set()
+            await anyio.wait_all_tasks_blocked()
+            may_drop.set()
+            await anyio.wait_all_tasks_blocked()
+    assert nest.log == ["left", "leaf", "of another"]
 
 
 async def test_dropped_by_another_thread_as_the_stream_ends() -> None:

@@ -34,6 +34,7 @@ SECONDS = "give seconds"
             {"tail": lambda: None}, TypeError, "tail: .*<lambda>.* with one argument, the StreamEnd", id="arity"
         ),
         pytest.param({"cancel": lambda run: run}, TypeError, "cancel: .*<lambda>.* without arguments", id="too many"),
+        pytest.param({"cancel": Log().note}, TypeError, "cancel: .*note.* without arguments", id="method"),
         pytest.param({"release_agents": 1}, TypeError, "release_agents=1; give True or False", id="release"),
         pytest.param({"prefetch": -1}, ValueError, "prefetch=-1", id="negative prefetch"),
         pytest.param({"prefetch": 1.5}, TypeError, "prefetch=1.5", id="fractional prefetch"),
