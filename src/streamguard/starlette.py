@@ -131,8 +131,6 @@ class GuardedStreamingResponse(StreamingResponse):
             group.start_soon(client.listen)
             try:
                 await self._serve(client, with_body=with_body)
-            except anyio.get_cancelled_exc_class():
-                raise
             except BaseException as error:
                 failure = error  # raised below, since the group would wrap it
             group.cancel_scope.cancel()
