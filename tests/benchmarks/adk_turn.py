@@ -1,6 +1,7 @@
 """What guarding a real agent turn costs: google-adk with an offline model, 20 events."""
 
 import contextlib
+import functools
 import logging
 import sys
 from collections.abc import Iterator
@@ -66,24 +67,28 @@ async def with_our_aclosing() -> None:
         await bare()
 
 
+THEIRS = google.adk.utils.context_utils.Aclosing
+
+
 @contextlib.contextmanager
 def replaced() -> Iterator[None]:
     """ADK's `Aclosing`, which is contextlib's, is ours, wherever a module of ADK has it by a name."""
-    theirs = google.adk.utils.context_utils.Aclosing
-    places = [(module, name) for module in _modules() for name, thing in vars(module).items() if thing is theirs]
-    assert len(places) > 10
+    places = _places()
     for module, name in places:
         setattr(module, name, Aclosing)
     try:
         yield
     finally:
         for module, name in places:
-            setattr(module, name, theirs)
+            setattr(module, name, THEIRS)
 
 
-def _modules() -> list[ModuleType]:
-    names = [name for name in sys.modules if name == "contextlib" or name.startswith("google.adk")]
-    return [sys.modules[name] for name in names]
+@functools.cache  # the search takes longer than a turn
+def _places() -> list[tuple[ModuleType, str]]:
+    modules = [sys.modules[name] for name in sys.modules if name == "contextlib" or name.startswith("google.adk")]
+    places = [(module, name) for module in modules for name, thing in vars(module).items() if thing is THEIRS]
+    assert len(places) > 10
+    return places
 
 
 async def measure(backend: str, rounds: int) -> list[Row]:
