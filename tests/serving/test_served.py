@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from fastapi import BackgroundTasks, Depends, FastAPI
 from sse_starlette.sse import ServerSentEvent
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -142,16 +143,16 @@ async def test_error_after_the_headers(http: str, bad: object) -> None:
 
 
 async def test_gzip(http: str) -> None:
-    """Behind GZipMiddleware the client has the text, and the body is closed when it goes away."""
+    """Behind GZipMiddleware the body is closed when the client goes away."""
     body = Body([])
     app = app_with(
-        lambda: GuardedStreamingResponse(body.items("a" * 100, "b" * 5_000_000, wait_at=1), tail=body.tail),
+        lambda: GuardedStreamingResponse(body.items("a" * 1000, wait_at=1), tail=body.tail),
         middleware=[Middleware(GZipMiddleware)],
     )
     async with Server(app, body.log, http=http).run() as server, httpx.AsyncClient() as client:
         async with client.stream("GET", server.url) as response:
             assert response.headers["content-encoding"] == "gzip"
-            assert await anext(response.aiter_text()) == "a" * 100
+            await body.waiting.wait()
         await server.ended.wait()
     assert body.log == [*CLOSED, "tail: left", "ended"]
     assert server.errors == []
@@ -165,6 +166,44 @@ async def test_mounted(http: str) -> None:
     async with Server(app, body.log, http=http).run() as server, httpx.AsyncClient() as client:
         assert (await client.get(f"{server.url}/inner/")).text == "a"
     assert body.log == [*CLOSED, "tail: exhausted", "ended"]
+
+
+@pytest.mark.parametrize("readers", [0, 1, 2])
+async def test_request_with_a_body(http: str, readers: int) -> None:
+    """A request with a body, read by the endpoint or by middleware on the way: the client is missed all the same."""
+    body = Body([])
+
+    async def read(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        await request.body()
+        return await call_next(request)
+
+    async def endpoint(request: Request) -> Response:
+        assert len(await request.body()) == 100_000
+        return GuardedStreamingResponse(body.items("a", wait_at=1), tail=body.tail)
+
+    app = Starlette(
+        routes=[Route("/", endpoint, methods=["POST"])],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=read)] * readers,
+    )
+    async with Server(app, body.log, http=http).run() as server, httpx.AsyncClient() as client:
+        async with client.stream("POST", server.url, content=b"x" * 100_000) as response:
+            assert await anext(response.aiter_text()) == "a"
+        await server.ended.wait()
+    assert body.log == [*CLOSED, "tail: left", "ended"]
+    assert server.errors == []
+
+
+async def test_upload_that_goes_on(http: str) -> None:
+    """A client that has not sent all of its request is answered to the end."""
+    body = Body([])
+    app = app_with(lambda: GuardedStreamingResponse(body.items("a"), tail=body.tail))
+    async with Server(app, body.log, http=http).run() as server:
+        client = await Client.connect(server)
+        client.ask(headers="Content-Length: 100000\r\n", content=b"not all")
+        await client.read_until(b"0\r\n\r\n")
+        client.leave()
+    assert body.log == [*CLOSED, "tail: exhausted", "ended"]
+    assert server.errors == []
 
 
 @pytest.mark.filterwarnings("ignore:The anyio.abc.BlockingPortal alias:DeprecationWarning")  # Starlette's, before 1.0
