@@ -212,7 +212,7 @@ async def _read(log: Log) -> None:
         log.extend([str(item) async for item in stream])
 
 
-def test_tasks_that_take_no_name() -> None:
+def test_tasks_that_take_no_name_under_uvloop() -> None:
     """Tasks that cannot be named will do, in a loop that takes them (uvloop; asyncio itself names what it is given)."""
 
     class Nameless(asyncio.Task):  # type: ignore[type-arg]
