@@ -137,12 +137,12 @@ async def test_error_of_a_member_that_the_body_handles() -> None:
     turn = Turn()
     b = turn.agent("b")
     async with turn.chain(turn.agent("a", fail_after=1), b) as chain:
-        with pytest.raises(Fault):
+        with pytest.raises(Fault) as caught:
             await read_all(chain)
         assert await read_all(chain) == []
     assert turn.log == ["start a", "closed a", "tail"]
     assert is_closed(b)
-    assert chain.end.reason is FAILED
+    assert (chain.end.reason, chain.end.error) == (FAILED, caught.value)
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])

@@ -368,6 +368,34 @@ async def test_bad_options(options: dict[str, Any], error: type[Exception]) -> N
         guarded(**options)
 
 
+async def test_several_unknown_options() -> None:
+    """Options that there are not are all named."""
+    with pytest.raises(TypeError, match=r"^guarded\(\) has no option 'other', 'unknown'$"):
+        guarded(unknown=1, other=2)  # type: ignore[call-overload]
+
+
+async def test_options_of_a_static_method() -> None:
+    """Above `@staticmethod` or `@classmethod` the options count as well, and the kind of method stays."""
+
+    class Agent:
+        @guarded(until=lambda item: item == 1)
+        @staticmethod
+        async def static() -> AsyncIterator[int]:
+            yield 1
+            yield 2
+
+        @guarded(until=lambda item: item == 1)
+        @classmethod
+        async def of_the_class(cls) -> AsyncIterator[int]:
+            assert cls is Agent
+            yield 1
+            yield 2
+
+    for call in (Agent.static, Agent().static, Agent.of_the_class, Agent().of_the_class):
+        async with call() as stream:
+            assert [item async for item in stream] == [1]
+
+
 async def test_options_by_position() -> None:
     """Options are given by keyword only."""
     with pytest.raises(TypeError):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -12,7 +12,7 @@ import pytest
 
 from nothing_left import Watch
 from spies import on_asyncio
-from stories import AgentsRun, Run, Story, WorkflowHandle
+from stories import AgentsRun, CancelledByUser, Run, Story, WorkflowHandle
 from streamguard import EndReason, guarded_chain, guarded_stream
 from test_release import Agent, Item, Result, of_the_sdk
 
@@ -462,6 +462,82 @@ async def test_events_that_wait_for_the_run_that_was_told_to_stop(told_by: str) 
     assert run.run_loop_task.cancelled()
     assert stream.end.reason is EndReason.LEFT
     assert stream.end.cleanup_errors == ()
+
+
+# -- what a run stored
+
+
+class Storing:
+    """A run handle whose task has ended; what it stores is one thing, how its task ended another."""
+
+    def __init__(self, ends: Callable[[asyncio.Future[None]], object], **stored: object) -> None:
+        self._result_task = asyncio.get_running_loop().create_future()
+        ends(self._result_task)
+        if not self._result_task.cancelled():
+            self._result_task.exception()  # asyncio would say that nobody retrieved it
+        vars(self).update(stored)
+
+    async def stream_events(self) -> AsyncGenerator[int, None]:
+        yield 1
+
+
+def by_success(task: asyncio.Future[None]) -> None:
+    task.set_result(None)
+
+
+def by_cancellation(task: asyncio.Future[None]) -> None:
+    task.cancel()
+
+
+def by_failure(task: asyncio.Future[None]) -> None:
+    task.set_exception(OSError("task"))
+
+
+def as_a_workflow(task: asyncio.Future[None]) -> None:
+    task.set_exception(CancelledByUser())
+
+
+@on_asyncio
+@pytest.mark.parametrize("ends", [by_success, by_cancellation, by_failure])
+async def test_error_that_a_run_stores_in_its_own_place(ends: Any) -> None:
+    """What `run_loop_exception` says counts, whatever became of the task."""
+    async with guarded_stream(Storing(ends, run_loop_exception=None)) as stream:
+        assert [item async for item in stream] == [1]
+    with pytest.raises(OSError, match=r"^stored$"):
+        async with guarded_stream(Storing(ends, run_loop_exception=OSError("stored"))) as stream:
+            assert [item async for item in stream] == [1]
+
+
+@on_asyncio
+async def test_run_whose_task_somebody_cancelled() -> None:
+    """A task of a run that somebody else cancelled is no error of the run."""
+    async with guarded_stream(Storing(by_cancellation)) as stream:
+        assert [item async for item in stream] == [1]
+    assert stream.end.cleanup_errors == ()
+
+
+@on_asyncio
+async def test_workflow_that_somebody_else_stopped() -> None:
+    """A workflow that says it was told to stop, and was not told by us, has not come to its end: that is an error."""
+    with pytest.raises(CancelledByUser):
+        async with guarded_stream(Storing(as_a_workflow)) as stream:
+            assert [item async for item in stream] == [1]
+
+
+@on_asyncio
+async def test_workflow_that_fails_when_it_is_stopped() -> None:
+    """A workflow that was told to stop, and fails on the way, says more than that it obeyed."""
+
+    class Failing(WorkflowHandle):
+        async def cancel_run(self) -> None:
+            self._result_task.cancel()
+            self._result_task = asyncio.get_running_loop().create_future()
+            by_failure(self._result_task)
+            self._result_task.exception()
+
+    with pytest.raises(OSError, match=r"^task$"):
+        async with guarded_stream(Failing(Story())) as stream:
+            await anext(stream)
 
 
 # -- agents, with release_agents=True
