@@ -1,7 +1,7 @@
 """With `prefetch=N` the source runs at most N items ahead of the reader; without it not at all."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -483,6 +483,33 @@ async def test_what_fires_inside_a_source_that_is_ahead() -> None:
                     went_on = True
     assert went_on
     assert numbers == [1, 2, 3]
+
+
+async def test_room_first_after_a_timeout_of_its_own() -> None:
+    """What comes of the source's own timeout stands beside what it had made; it makes more when there is room."""
+    fuse: list[Callable[[], None]] = []
+    made: list[int] = []
+
+    async def source() -> AsyncIterator[int]:
+        with anyio.CancelScope() as scope:
+            fuse.append(scope.cancel)
+            for number in (1, 2, 3):
+                made.append(number)
+                yield number
+        for number in (10, 11):
+            made.append(number)
+            yield number
+
+    async with guarded_stream(source(), prefetch=1) as stream:
+        assert await anext(stream) == 1
+        await anyio.wait_all_tasks_blocked()
+        fuse[0]()
+        await anyio.wait_all_tasks_blocked()
+        assert made == [1, 2, 10]
+        assert await anext(stream) == 2
+        await anyio.wait_all_tasks_blocked()
+        assert made == [1, 2, 10]  # 10 stands unread: that is one ahead
+        assert [item async for item in stream] == [10, 11]
 
 
 async def test_items_are_let_go() -> None:

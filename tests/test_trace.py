@@ -389,6 +389,13 @@ def test_installed_program_in_a_namespace(tmp_path: Path, installed: dict[str, s
 
 # -- as without the tracer
 
+# Shells have what they start in the background ignore the signal.
+INTERRUPTED = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(9)
+"""
 TELLS = """
 import sys, json
 print(json.dumps([sys.argv, sys.path[0], __name__, __file__, __package__, __cached__]), __spec__ and __spec__.origin)
@@ -479,7 +486,7 @@ def test_compiled_script(tmp_path: Path) -> None:
         ("import threading\nthreading._register_atexit(lambda: 1 / 0)", 0),
         ("import atexit\natexit.register(print, 'bye')\nprint('on')", 0),
         ("import os\nos.kill(os.getpid(), 15)", -signal.SIGTERM),
-        ("import os\nos.kill(os.getpid(), 2)\nimport time\ntime.sleep(9)", -signal.SIGINT),
+        (INTERRUPTED, -signal.SIGINT),
     ],
 )
 def test_end(tmp_path: Path, end: str, status: int) -> None:
@@ -523,7 +530,7 @@ def test_status_of_the_program_wins(leaks: Path) -> None:
 
 def test_interrupted(leaks: Path) -> None:
     """A program that is interrupted ends by the signal, with its report."""
-    write(leaks, leaks.read_text() + "import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(9)\n")
+    write(leaks, leaks.read_text() + INTERRUPTED)
     run = python(*TRACE, leaks, cwd=leaks.parent)
     assert run.returncode == -signal.SIGINT
     assert run.stderr.count("KeyboardInterrupt") == 1

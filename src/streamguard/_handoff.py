@@ -109,8 +109,9 @@ class Handoff(Generic[T]):
     def go_on(self) -> None:
         """Have the source make up for what was taken, or end with the item that matched."""
         if not self.matching:
-            self.resting = False
-            if not self.over and self.failure is None:
+            # What came of a timeout inside the source stands beside what it had made: first room, then more.
+            if len(self.ahead) < self.prefetch and not self.over and self.failure is None:
+                self.resting = False
                 self.wanted = True
                 self.unpark()
         elif not self.ahead:
