@@ -54,6 +54,7 @@ class Block(Guard, Reader[T]):
             if self._facts is None:
                 raise RuntimeError(f"{self!r} has not ended; read `end` after its block")
             self._end = StreamEnd(*self._facts)
+            self._facts = None  # its last item may hold agents, which the record lets go of
         return self._end
 
     @property
