@@ -99,6 +99,14 @@ def serving(session: nox.Session) -> None:
     session.run("python", CLIENTS, "--seconds", "2", "--clients", "50")
 
 
+@nox.session(python=PYTHONS[1])
+def stress(session: nox.Session) -> None:
+    session.install(".", "--group", "test", "--group", "stress")
+    with session.chdir("tests"):
+        session.run("python", "-m", "stress.random_plays")
+        session.run("python", "-m", "stress.every_cancellation", *session.posargs)
+
+
 @nox.session
 def soak(session: nox.Session) -> None:
     session.install(".", "--group", "test", "--group", "web")

@@ -110,7 +110,9 @@ class Stepper(Handoff[T]):
                     continue
                 self.wanted = len(ahead) < self.prefetch and not self.matching
             if self.wanted or self.draining:
-                await self._pause()
+                # If what was made is less than may stand ahead, the reader has taken some: others had their turn.
+                if dropped or not steps or self.prefetch > STEPS_PER_TURN:
+                    await self._pause()
             else:
                 item = None  # the reader's now
                 self.resting = True
