@@ -512,6 +512,35 @@ async def test_room_first_after_a_timeout_of_its_own() -> None:
         assert [item async for item in stream] == [10, 11]
 
 
+async def test_goes_on_after_two_timeouts_of_its_own() -> None:
+    """A source that answers one timeout of its own after the other runs ahead again as soon as there is room."""
+    fuses: list[Callable[[], None]] = []
+    made: list[int] = []
+
+    async def source() -> AsyncIterator[int]:
+        for numbers in ((1, 2, 3, 4, 5), (10, 11), (20, 21)):
+            with anyio.CancelScope() as scope:
+                fuses.append(scope.cancel)
+                for number in numbers:
+                    made.append(number)
+                    yield number
+
+    async with guarded_stream(source(), prefetch=3) as stream:
+        assert await anext(stream) == 1
+        await anyio.wait_all_tasks_blocked()
+        fuses[0]()
+        await anyio.wait_all_tasks_blocked()
+        fuses[1]()
+        await anyio.wait_all_tasks_blocked()
+        assert [await anext(stream), await anext(stream)] == [2, 3]
+        await anyio.wait_all_tasks_blocked()
+        assert made == [1, 2, 3, 4, 10, 20]
+        assert await anext(stream) == 4
+        await anyio.wait_all_tasks_blocked()
+        assert made == [1, 2, 3, 4, 10, 20, 21]
+        assert [item async for item in stream] == [10, 20, 21]
+
+
 async def test_items_are_let_go() -> None:
     """Items that were ahead and dropped are freed at the exit, and those that were read when the reader lets go."""
 

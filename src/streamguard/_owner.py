@@ -237,6 +237,7 @@ class Owner(Stepper[T]):
 
     async def _hold(self) -> None:
         """Wait for the next read with one outcome standing ahead; a further cancellation is kept for then."""
+        self.resting = True  # if it may run ahead, it goes on as soon as there is room
         self.state = State.IDLE
         # Without the shield a scope that stays cancelled would wake this wait for ever.
         with anyio.CancelScope(shield=True):
