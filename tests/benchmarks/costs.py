@@ -15,7 +15,7 @@ CONTEXTLIB = "contextlib.aclosing"
 # So many that one turn takes some milliseconds: after a collection the first of them are slower.
 MANY_ITEMS = 10_000
 BUFFERED_ITEMS = 5_000
-ITEMS = 1_000
+ITEMS = 2_000
 MANY_STREAMS = 1_000
 STREAMS = 150
 
