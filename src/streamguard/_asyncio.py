@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import gc
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -40,7 +41,7 @@ class Task:
     def start(
         self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str, lost: Callable[[], None]
     ) -> None:
-        coroutine = cast("Coroutine[Any, Any, None]", main())
+        coroutine: Any = main()
         if sys.version_info >= (3, 12) and self._loop.get_task_factory() is None:
             # At its first step at once: no turn of the loop, and none in which a cancellation could lose it.
             self.asyncio_task = asyncio.Task(coroutine, loop=self._loop, name=name, context=context, eager_start=True)
@@ -86,7 +87,7 @@ class Task:
 
         timer = self._loop.call_later(seconds, expire) if seconds is not None else None
         try:
-            with anyio.CancelScope(shield=True):
+            with _scope_class()(shield=True):
                 while not (self.done or expired):
                     waiter = self._loop.create_future()
                     self._waiters += (waiter,)
@@ -127,7 +128,13 @@ class Task:
 
     def _task(self) -> asyncio.Task[Any]:
         # An eager task takes its first step before anybody knows it.
-        return self.asyncio_task or cast("asyncio.Task[Any]", asyncio.current_task())
+        return self.asyncio_task or asyncio.current_task()  # type: ignore[return-value]
+
+
+@functools.cache
+def _scope_class() -> type[anyio.CancelScope]:
+    # anyio looks up the backend for each scope it makes, which takes longer than the rest of it.
+    return type(anyio.CancelScope())
 
 
 def _nothing() -> None:

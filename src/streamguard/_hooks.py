@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from ._generators import AnyGenerator, finalize
 
@@ -72,7 +72,7 @@ class Members:
         """Whether the event loop has come to its end since, and runs again: it sets its own hooks when it starts."""
         return self._layer is not None and sys.get_asyncgen_hooks() == self._layer.before
 
-    def note(self, generator: AnyGenerator) -> None:
+    def note(self, generator: Any) -> None:
         """Take a generator in at its first iteration."""
         if self._layer is None:  # a detached task goes on in the context of a stream that has ended
             return
@@ -84,7 +84,7 @@ class Members:
         """Whether its owner still watches; a detached task may go on in the context of a stream that has ended."""
         return self._layer is not None
 
-    def keep(self, generator: AnyGenerator) -> bool:
+    def keep(self, generator: Any) -> bool:
         """Whether a generator that was dropped is kept for the owner, instead of left to the event loop."""
         if self._layer is None:
             return False
@@ -155,7 +155,7 @@ class _Layer:
     def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
         members = _started_for.get()
         if members is not None:
-            members.note(cast("AnyGenerator", generator))
+            members.note(generator)
         else:
             _members_of.pop(id(generator), None)
         if (firstiter := self.before[0]) is not None:
@@ -163,7 +163,7 @@ class _Layer:
 
     def finalizer(self, generator: AsyncGenerator[Any, Any]) -> None:
         members = _members_of.pop(id(generator), None)
-        if members is not None and members.keep(cast("AnyGenerator", generator)):
+        if members is not None and members.keep(generator):
             return
         (self.before[1] or finalize)(generator)
 

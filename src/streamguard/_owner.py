@@ -257,6 +257,10 @@ class Owner(Stepper[T]):
 
     async def _close_source(self) -> None:
         closers = self.source.closers
+        if self.exhausted:
+            self.source.forget_items()
+            if self.dropped:
+                await self.close_dropped()
         while closers:
             await self._run_closer(closers.pop())
             await self.close_dropped()

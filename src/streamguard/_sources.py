@@ -266,7 +266,13 @@ class Source:
             self._close_by(find_close(iterator))
 
     def _close_items(self, _details: Details) -> Awaitable[object]:
-        return close_generator(cast("AnyGenerator", self.items), cancelled=self.cancelled)
+        generator: Any = self.items
+        return close_generator(generator, cancelled=self.cancelled)
+
+    def forget_items(self) -> None:
+        """Spare the close of a generator that has come to its own end."""
+        if self.closers and self.closers[-1] == self._close_items:
+            self.closers.pop()
 
     def closer_of(self, generator: AnyGenerator) -> Callable[[Details], Awaitable[object]]:
         """What closes a generator of the source."""
