@@ -196,6 +196,17 @@ class Owner(_owner.Owner[T]):
             except asyncio.InvalidStateError:
                 pass
 
+    def offer(self, item: T) -> None:
+        self.ahead.append(item)
+        self.wanted = False
+        reader = self.reader
+        if reader is not None:
+            self.reader = None
+            try:  # noqa: SIM105 - the same
+                reader.set_result(None)
+            except asyncio.InvalidStateError:
+                pass
+
     def ending(self) -> bool:
         # asyncio.run() ends by starting the loop anew, to cancel all tasks, once, and wait for them.
         return self.task.disturbed and self.members.loop_was_restarted()

@@ -93,6 +93,10 @@ class Handoff(Generic[T]):
         """Wake the reader if one waits."""
         raise NotImplementedError
 
+    def offer(self, item: T) -> None:
+        """Put an item where the reader finds it, and `notify`; in one call, since it is done for every item."""
+        raise NotImplementedError
+
     def start(self) -> bool:
         """Start the owner, which makes an item if one is wanted; whether the reader has to wait for it."""
         raise NotImplementedError
@@ -143,13 +147,6 @@ class Handoff(Generic[T]):
         self.notify()
 
     # -- the owner's side
-
-    def offer(self, item: T) -> None:
-        """Put an item where the reader finds it."""
-        self.ahead.append(item)
-        self.wanted = False
-        if self.reader is not None:
-            self.notify()
 
     def offer_end(self) -> None:
         """Let the reader know that the source came to its end."""

@@ -81,8 +81,10 @@ class Stepper(Handoff[T]):
                 continue
             item = None  # the reader's now
             self.state = _IDLE
-            while not (self.wanted or self.closing or self.draining):
+            while not self.closing:
                 await self.park()
+                if self.wanted or self.draining:
+                    break
             if self.closing:
                 return
             self.state = _RUNNING

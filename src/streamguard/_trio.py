@@ -166,6 +166,14 @@ class Owner(_owner.Owner[T]):
         if reader is not None:
             trio.lowlevel.reschedule(reader)
 
+    def offer(self, item: T) -> None:
+        self.ahead.append(item)
+        self.wanted = False
+        reader = self.reader
+        if reader is not None:
+            self.reader = None
+            trio.lowlevel.reschedule(reader)
+
     def foreign(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         # System tasks are protected from Ctrl-C; what is not ours must stay interruptible.
         return functools.partial(_unprotected, function)
