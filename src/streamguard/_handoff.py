@@ -21,6 +21,7 @@ class Handoff(Generic[T]):
     __slots__ = (
         "_given_failure",
         "ahead",
+        "calm",
         "failure",
         "items",
         "last",
@@ -47,6 +48,8 @@ class Handoff(Generic[T]):
         """How many items may stand ahead of the reader without having been asked for."""
         self.ahead: deque[T] = deque()
         """What the reader has not taken yet; at most one item if nothing is prefetched."""
+        self.calm = False
+        """Whether the next item has only to be put ahead: nobody waits for it, none is picked, nobody has stopped."""
         self.reader: Any = None
         """What wakes the waiting reader, until it is woken; the backend's."""
         self.reading = False
@@ -143,7 +146,7 @@ class Handoff(Generic[T]):
         if not self.over:
             self.over = True
             self.reason = self.reason or reason
-        self.wanted = False
+        self.wanted = self.calm = False
         self.notify()
 
     # -- the owner's side
@@ -204,6 +207,7 @@ class Reader(Generic[T]):
         if not owner.ahead:
             if not owner.over and owner.failure is None:
                 owner.wanted = True
+                owner.calm = False
                 if owner.started or owner.start():
                     owner.reading = True
                     try:

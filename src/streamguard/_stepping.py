@@ -99,7 +99,13 @@ class Stepper(Handoff[T]):
         steps = STEPS_PER_TURN
         self.state = _RUNNING
         async for item in self.source.items:
-            if self.over or (picky and not self._picks(item)):
+            if self.calm:
+                ahead.append(item)
+                room -= 1
+                if room > 0 and not dropped:
+                    continue
+                self.wanted = len(ahead) < self.prefetch
+            elif self.over or (picky and not self._picks(item)):
                 steps -= 1
                 if steps and not dropped and (self.wanted or self.draining):
                     continue
@@ -107,6 +113,7 @@ class Stepper(Handoff[T]):
                 ahead.append(item)
                 if self.reader is not None:
                     self.notify()
+                self.calm = not picky and not self.over
                 room -= 1
                 if room > 0 and not (dropped or (picky and self.matching)):
                     continue

@@ -96,8 +96,7 @@ def measure_rows(plan: Plan) -> tuple[list[Row], dict[str, float]]:
 
     for backend in ("asyncio", "uvloop"):
         show(on(backend, adk_turn.measure, plan.turns))
-    met = sum(row.met for row in measured)
-    print(f"\n{met} of {len(measured)} bars are met in this run. Load average now {os.getloadavg()[0]:.1f}")
+    print(f"\n{rows.tally(measured)} are met in this run. Load average now {os.getloadavg()[0]:.1f}")
     print("Imports: " + ", ".join(f"{name} {millis:.0f} ms" for name, millis in imported.items()))
     return measured, imported
 

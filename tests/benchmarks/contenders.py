@@ -7,9 +7,10 @@ import asyncio
 import contextlib
 import functools
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any
+from typing import Any, Self
 
 import aiostream
 import anyio
@@ -26,6 +27,8 @@ Opener = Callable[[AsyncGenerator[int, None]], AbstractAsyncContextManager[Async
 
 ALL = sys.maxsize
 """Read up to this number: to the end."""
+BUFFER = 64
+"""How many items may stand ahead of the reader, where any may."""
 
 # -- sources
 
@@ -90,7 +93,7 @@ _OPENERS: dict[str, Opener] = {
     "aiostream.stream": streamed,
     "aioitertools.islice": sliced,
     "guarded_chain": guarded_chain,
-    "prefetch=64": functools.partial(guarded_stream, prefetch=64),
+    "prefetch=64": functools.partial(guarded_stream, prefetch=BUFFER),
     "where": functools.partial(guarded_stream, where=lambda _: False),
 }
 BLOCKS = {name: in_block(open_) for name, open_ in _OPENERS.items()}
@@ -156,19 +159,102 @@ async def _floor_of_trio(source: Source, count: int, _read: int) -> None:
     """Each task wakes the other, and waits."""
     reader = trio.lowlevel.current_task()
 
-    def abort(_: Any) -> trio.lowlevel.Abort:
-        return trio.lowlevel.Abort.SUCCEEDED
-
     async def feed() -> None:
         async for _ in source(count):
             trio.lowlevel.reschedule(reader)
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await trio.lowlevel.wait_task_rescheduled(_abort)
 
     feeder = trio.lowlevel.spawn_system_task(feed)
     for _ in range(count):
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(_abort)
         trio.lowlevel.reschedule(feeder)
+
+
+def _abort(_: Any) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.SUCCEEDED
 
 
 def floor(backend: str) -> Contender:
     return _floor_of_trio if backend == "trio" else _floor_of_asyncio
+
+
+# -- the floor ahead: the least that it takes to have a task fill a queue of 64 for a reader
+
+Sleep = Callable[[], tuple[Callable[[], None], Awaitable[None]]]
+"""What wakes the task that calls this, and what it awaits until then."""
+
+
+def _nobody() -> None:
+    """Wakes nobody."""
+
+
+class _Ahead:
+    """Reads from the queue; each side wakes the other when the queue is full, or empty."""
+
+    def __init__(self, source: AsyncGenerator[int, None], sleep: Sleep) -> None:
+        self.source = source
+        self.sleep = sleep
+        self.queue: deque[int] = deque()
+        self.over = False
+        self.wake_feeder = self.wake_reader = _nobody
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> int:
+        if not self.queue:
+            if self.over:
+                raise StopAsyncIteration
+            wake, self.wake_feeder = self.wake_feeder, _nobody
+            wake()
+            self.wake_reader, woken = self.sleep()
+            await woken
+            if not self.queue:
+                raise StopAsyncIteration
+        return self.queue.popleft()
+
+    async def feed(self) -> None:
+        left = BUFFER
+        async for number in self.source:
+            self.queue.append(number)
+            left -= 1
+            if not left:
+                self.call_reader()
+                self.wake_feeder, woken = self.sleep()
+                await woken
+                left = BUFFER
+        self.over = True
+        self.call_reader()
+
+    def call_reader(self) -> None:
+        wake, self.wake_reader = self.wake_reader, _nobody
+        wake()
+
+
+def _sleep_on_asyncio() -> tuple[Callable[[], None], Awaitable[None]]:
+    future = asyncio.get_running_loop().create_future()
+    return functools.partial(future.set_result, None), future
+
+
+def _sleep_on_trio() -> tuple[Callable[[], None], Awaitable[None]]:
+    wake = functools.partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+    return wake, trio.lowlevel.wait_task_rescheduled(_abort)  # noqa: ASYNC105 - the caller awaits it
+
+
+async def _floor_ahead_on_asyncio(source: Source, count: int, _read: int) -> None:
+    ahead = _Ahead(source(count), _sleep_on_asyncio)
+    feeder = asyncio.create_task(ahead.feed())
+    async for _ in ahead:
+        pass
+    await feeder
+
+
+async def _floor_ahead_on_trio(source: Source, count: int, _read: int) -> None:
+    ahead = _Ahead(source(count), _sleep_on_trio)
+    trio.lowlevel.spawn_system_task(ahead.feed)
+    async for _ in ahead:
+        pass
+
+
+def floor_ahead(backend: str) -> Contender:
+    return _floor_ahead_on_trio if backend == "trio" else _floor_ahead_on_asyncio

@@ -2,8 +2,21 @@
 
 from collections.abc import Iterator
 
-from contenders import ALL, BLOCKS, Contender, Source, bare, floor, memory_stream, numbers, paused, safe_channel
-from rows import Row, faster, slower
+from contenders import (
+    ALL,
+    BLOCKS,
+    BUFFER,
+    Contender,
+    Source,
+    bare,
+    floor,
+    floor_ahead,
+    memory_stream,
+    numbers,
+    paused,
+    safe_channel,
+)
+from rows import Row, compared, faster, slower
 from streamguard import Aclosing
 from timing import Case, Times, interleave
 
@@ -11,6 +24,7 @@ MEMORY = "anyio memory stream"
 MEMORY_64 = "anyio memory stream, buffer 64"
 SAFE = "trio.as_safe_channel"
 CONTEXTLIB = "contextlib.aclosing"
+AHEAD = "floor ahead"
 
 # So many that one turn takes some milliseconds: after a collection the first of them are slower.
 MANY_ITEMS = 10_000
@@ -47,7 +61,7 @@ def streams(contender: Contender, shape: str, count: int) -> Case:
 async def measure(backend: str, rounds: int) -> list[Row]:
     assert await _is_handed_out()
     rows = list(_loops(backend, await _time_loops(3 * rounds)))  # short, and held to a narrow bar
-    rows += _ahead(backend, await _time_ahead(rounds))
+    rows += _ahead(backend, await _time_ahead(backend, rounds))
     for label, source in (("", numbers), (", each after a sleep(0)", paused(backend))):
         rows += _tasks(backend, label, await _time_tasks(backend, source, rounds))
     for shape in SHAPES:
@@ -73,14 +87,18 @@ def _loops(backend: str, times: Times) -> Iterator[Row]:
     yield slower(backend, "an item that `where` skips", times, SKIPPED, "bare", 2.5)
 
 
-async def _time_ahead(rounds: int) -> Times:
-    names = {PREFETCHED: BLOCKS[PREFETCHED], MEMORY_64: memory_stream(64)}
+async def _time_ahead(backend: str, rounds: int) -> Times:
+    names = {PREFETCHED: BLOCKS[PREFETCHED], MEMORY_64: memory_stream(BUFFER)}
+    names |= {"bare": bare, AHEAD: floor_ahead(backend)}
     cases = {name: items(one, numbers, BUFFERED_ITEMS) for name, one in names.items()}
     return await interleave(cases, BUFFERED_ITEMS, rounds)
 
 
 def _ahead(backend: str, times: Times) -> Iterator[Row]:
     yield faster(backend, "guarded_stream(prefetch=64), an item", times, PREFETCHED, MEMORY_64, 10)
+    yield compared(backend, "guarded_stream(prefetch=64), an item", times, PREFETCHED, AHEAD)
+    yield compared(backend, "the floor ahead, an item", times, AHEAD, "bare")
+    yield compared(backend, "an anyio memory stream with a buffer of 64, an item", times, MEMORY_64, "bare")
 
 
 async def _time_tasks(backend: str, source: Source, rounds: int) -> Times:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import chart
 from record import Run
-from rows import Row
+from rows import Row, tally
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 
@@ -39,9 +39,7 @@ def _machines(runs: list[Run]) -> str:
     first = runs[0].machine
     pythons = ", ".join(run.machine.python for run in runs)
     versions = ", ".join(f"{name} {number}" for name, number in first.versions.items())
-    met = "; ".join(
-        f"{sum(row.met for row in run.rows)} of {len(run.rows)} bars met on {run.machine.minor}" for run in runs
-    )
+    met = "; ".join(f"{tally(run.rows)} met on {run.machine.minor}" for run in runs)
     return (
         f"{pythons}; {first.system}, {first.processor}, {first.cores} cores (load average at the start: "
         f"{', '.join(f'{run.load[0]:.1f}' for run in runs)}). {versions}.\n\n{met}."
@@ -67,12 +65,12 @@ def _measured(row: Row) -> list[str]:
     return [
         row.what,
         {"x": f"x {row.against}", "x faster": f"faster than {row.against}"}.get(row.unit, row.unit),
-        str(row.bar),
+        "" if row.bar is None else str(row.bar),
     ]
 
 
 def _cell(row: Row) -> str:
-    figure = f"{row.figure:.2f}" if row.met else f"**{row.figure:.2f}**"
+    figure = f"**{row.figure:.2f}**" if row.missed else f"{row.figure:.2f}"
     return figure if row.ours is None else f"{figure} ({_micros(row.ours)})"
 
 

@@ -68,7 +68,7 @@ class Run:
     @classmethod
     def load_from(cls, path: Path) -> Self:
         kept: dict[str, Any] = json.loads(path.read_text())
-        rows = [Row(**{**row, "bar": Bar(**row["bar"])}) for row in kept["rows"]]
+        rows = [Row(**{**row, "bar": row["bar"] and Bar(**row["bar"])}) for row in kept["rows"]]
         growth = [Growth(**one) for one in kept["growth"]]
         peers = [Peer(**one) for one in kept["peers"]]
         return cls(Machine(**kept["machine"]), kept["load"], rows, kept["imports"], peers, growth)

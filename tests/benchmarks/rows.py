@@ -39,15 +39,16 @@ class Row:
     low: float
     high: float
     """The quartiles of the rounds."""
-    bar: Bar
+    bar: Bar | None
+    """``None`` where a figure is only for comparison."""
     against: str = ""
     ours: float | None = None
     other: float | None = None
     """Microseconds of each."""
 
     @property
-    def met(self) -> bool:
-        return self.bar.is_met_by(self.figure)
+    def missed(self) -> bool:
+        return self.bar is not None and not self.bar.is_met_by(self.figure)
 
     @property
     def key(self) -> str:
@@ -65,10 +66,23 @@ def faster(backend: str, what: str, times: Times, ours: str, other: str, limit: 
     return _compared(backend, what, times, (ours, other), "x faster", times.ratio(other, ours), at_least(limit))
 
 
-def _compared(backend: str, what: str, times: Times, names: tuple[str, str], unit: str, ratio: Spread, bar: Bar) -> Row:
+def _compared(
+    backend: str, what: str, times: Times, names: tuple[str, str], unit: str, ratio: Spread, bar: Bar | None
+) -> Row:
     ours, other = names
     micros = times.micros(ours), times.micros(other)
     return Row(backend, what, unit, ratio.median, ratio.low, ratio.high, bar, other, *micros)
+
+
+def compared(backend: str, what: str, times: Times, ours: str, other: str) -> Row:
+    """The same, with no bar."""
+    return _compared(backend, what, times, (ours, other), "x", times.ratio(ours, other), None)
+
+
+def tally(rows: list[Row]) -> str:
+    """How many bars are met."""
+    bars = sum(row.bar is not None for row in rows)
+    return f"{bars - sum(row.missed for row in rows)} of {bars} bars"
 
 
 def sized(backend: str, what: str, kib: float, limit: float) -> Row:
@@ -85,7 +99,6 @@ def line(row: Row) -> str:
     figure = f"{row.figure:.2f} {row.unit}"
     quartiles = "" if row.low == row.high else f"{row.low:.2f} - {row.high:.2f}"
     micros = "" if row.ours is None else f"{row.ours:>9.2f}{row.other:>12.2f}"
-    verdict = "met" if row.met else "MISSED"
-    return (
-        f"{row.backend:<9}{row.what:<54}{figure:<15}{row.against:<32}{row.bar!s:<9}{verdict:<8}{quartiles:<16}{micros}"
-    )
+    bar = "" if row.bar is None else str(row.bar)
+    verdict = "" if row.bar is None else "MISSED" if row.missed else "met"
+    return f"{row.backend:<9}{row.what:<54}{figure:<15}{row.against:<32}{bar:<9}{verdict:<8}{quartiles:<16}{micros}"
