@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from sse_starlette.sse import ServerSentEvent
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
@@ -415,11 +416,18 @@ async def test_interrupt(exchange: Exchange, body: Body) -> None:
 
 @pytest.mark.parametrize(
     ("item", "sent"),
-    [("ä", b"\xc3\xa4"), (b"\x00", b"\x00"), (bytearray(b"ab"), b"ab"), (memoryview(b"abcd")[::2], b"ac"), ("", b"")],
-    ids=["str", "bytes", "bytearray", "memoryview", "empty"],
+    [
+        ("ä", b"\xc3\xa4"),
+        (b"\x00", b"\x00"),
+        (bytearray(b"ab"), b"ab"),
+        (memoryview(b"abcd")[::2], b"ac"),
+        ("", b""),
+        (ServerSentEvent(comment="?", sep="\n"), b": ?\n\n"),
+    ],
+    ids=["str", "bytes", "bytearray", "memoryview", "empty", "event"],
 )
 async def test_items(exchange: Exchange, body: Body, item: object, sent: bytes) -> None:
-    """Text is encoded, whatever is bytes is sent as bytes."""
+    """Text and events are encoded, whatever is bytes is sent as bytes."""
     await exchange.answer(guarded(body, body.items(item)))
     assert exchange.log[1] == repr(sent)
 
