@@ -483,6 +483,18 @@ def test_packages(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> 
     outcomes(run(project, tests, "--streamguard=error"), failed=1)
 
 
+@pytest.mark.parametrize("name", ["thelibs", "streamguard-aio", ".thelib"])
+def test_packages_that_are_not_there(project: pytest.Pytester, name: str) -> None:
+    """A name that nothing can be imported by is told at once: else the tests would pass for the wrong reason."""
+    configure(project, f"streamguard_packages = {name}")
+    result = run(project, "def test_nothing(): pass\n", "--streamguard=error")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*streamguard_packages: there is no package '{name}'; give import names"])
+    outcomes(run(project, "def test_nothing(): pass\n"), passed=1)
+    marked = "import pytest\n@pytest.mark.streamguard('error')\ndef test_nothing(): pass\n"
+    assert run(project, marked).ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_hooks_are_back(project: pytest.Pytester) -> None:
     """After the session the hooks are as before."""
     outcomes(run(project, LEAVES, "--streamguard=error"), failed=1)

@@ -7,6 +7,7 @@ leaks; those of a fixture, and what is known only after it, are an error of the 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class LeakPlugin:
     """One tracker for the whole session, since fixtures and loops may live longer than a test."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self._packages = _installed(config.getini("streamguard_packages"))
         self._config = config
         self._tracker: Tracker | None = None
         self._current: Culprit | None = None
@@ -51,8 +53,7 @@ class LeakPlugin:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._test = Culprit(item.nodeid, is_fixture=False, mode=self._mode_of(item))
         if self._test.mode != "off" and self._tracker is None:
-            packages = self._config.getini("streamguard_packages")
-            self._tracker = Tracker(packages, self._culprit_of)
+            self._tracker = Tracker(self._packages, self._culprit_of)
             self._tracker.start()
         with self._blame(self._test):
             return (yield)
@@ -159,6 +160,15 @@ class LeakPlugin:
             if is_yours and isinstance(culprit, Culprit)
         ]
         return "\n\n".join(filter(None, told))
+
+
+def _installed(packages: list[str]) -> list[str]:
+    """The same names; a UsageError if one of them cannot be imported."""
+    for package in packages:
+        # Of a submodule the top one is enough: to find it would be to import what it is in.
+        if importlib.util.find_spec(package.partition(".")[0] or "?") is None:
+            raise pytest.UsageError(f"streamguard_packages: there is no package {package!r}; give import names")
+    return packages
 
 
 def _tell_of(culprit: Culprit, item: pytest.Item, leak: Leak, mode: str) -> str:
