@@ -79,13 +79,21 @@ class Task:
             return True
         expired = False
         waiter: asyncio.Future[None] | None = None
+        timer: asyncio.Handle | None = None
 
         def expire() -> None:
             nonlocal expired
             expired = True
             _resolve(waiter)
 
-        timer = self._loop.call_later(seconds, expire) if seconds is not None else None
+        def begin(seconds: float) -> None:
+            nonlocal timer
+            if not self.done:
+                timer = self._loop.call_later(seconds, expire)
+
+        if seconds is not None:
+            # Most closes end at the owner's next step: what is to be called then costs less than a timer.
+            timer = self._loop.call_soon(begin, seconds)
         try:
             with _scope_class()(shield=True):
                 while not (self.done or expired):

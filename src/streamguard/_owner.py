@@ -263,7 +263,8 @@ class Owner(Stepper[T]):
                 await self.close_dropped()
         while closers:
             await self._run_closer(closers.pop())
-            await self.close_dropped()
+            if self.dropped:
+                await self.close_dropped()
 
     async def _close_rest(self) -> None:
         """Close, or see closed, all that the source dropped."""
