@@ -15,7 +15,7 @@ from nothing_left import Watch, collect_until_quiet
 from recording import only_asyncio
 from spies import spawned_tasks
 from stories import AgentsRun, Log, Story, WorkflowHandle, cancel_when_blocked, numbers, read_in_vain, waiting
-from streamguard import guarded_stream
+from streamguard import GuardedStream, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +34,17 @@ async def test_never_entered() -> None:
         collect_until_quiet()
     (warning,) = caught
     assert re.search(place, str(warning.message))
+    await source.aclose()
+
+
+async def test_warning_has_the_guard() -> None:
+    """The warning has the guard as its source, so that tracemalloc can show where it was made, frame by frame."""
+    source = numbers(Log())
+    with pytest.warns(ResourceWarning, match="never entered") as caught:
+        guarded_stream(source)
+        collect_until_quiet()
+    (warning,) = caught
+    assert type(warning.source) is GuardedStream
     await source.aclose()
 
 

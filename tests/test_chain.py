@@ -120,7 +120,7 @@ async def test_no_members() -> None:
     turn = Turn()
     async with turn.chain() as chain:
         assert await read_all(chain) == []
-    assert (chain.end.reason, chain.end.members, chain.end.source) == (EXHAUSTED, (), None)
+    assert (chain.end.reason, chain.end.error, chain.end.members, chain.end.source) == (EXHAUSTED, None, (), None)
     assert turn.log == ["tail"]
 
 

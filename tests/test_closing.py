@@ -725,6 +725,31 @@ async def test_abandoned_source_tells_nobody_later(watch: Watch) -> None:
     assert end.cleanup_errors == (caught.value,)
 
 
+async def test_abandoned_context_tells_nobody_later(watch: Watch) -> None:
+    """The same for an async context manager, which was given the details of the way out."""
+    released, ended = anyio.Event(), anyio.Event()
+
+    class Session:
+        async def __aenter__(self) -> AsyncIterator[int]:
+            return Recording().numbers()
+
+        async def __aexit__(self, *details: object) -> None:
+            while not released.is_set():
+                with suppress(anyio.get_cancelled_exc_class()):
+                    await anyio.sleep(0.01)
+            ended.set()
+            raise Fault
+
+    with pytest.raises(CleanupTimeoutError) as caught:
+        async with guarded_stream(Session(), cleanup_timeout=LIMIT) as stream:
+            async for _ in stream:
+                break
+    released.set()
+    await ended.wait()
+    await anyio.wait_all_tasks_blocked()
+    assert stream.end.cleanup_errors == (caught.value,)
+
+
 async def test_hung_close_that_another_task_waits_for() -> None:
     """`aclose()` by another task waits for the same close: it returns when the block's exit has given up."""
     log: list[str] = []
@@ -986,6 +1011,22 @@ async def test_cancellation_nobody_asked_for() -> None:
     assert caught.value.__cause__ is error
     assert stream.end.reason is EndReason.FAILED
     assert asyncio.current_task().cancelling() == 0
+
+
+@only_asyncio  # a cancellation that can be made by hand
+@pytest.mark.parametrize("option", ["cancel", "tail"])
+async def test_cancellation_nobody_asked_for_from_an_option(option: str) -> None:
+    """A `cancel` or a tail that raises a CancelledError does not cancel the consumer: a CleanupError that names it."""
+    error = asyncio.CancelledError("made by hand")
+
+    def give_up(*_: object) -> None:
+        raise error
+
+    words = f"^the {option} of async generator '.*numbers' raised a cancellation that nobody asked for$"
+    with pytest.raises(CleanupError, match=words) as caught:
+        async with guarded_stream(Recording().numbers(), **{option: give_up}) as stream:
+            await anext(stream)
+    assert caught.value.__cause__ is error
 
 
 @only_asyncio  # a cancellation that can be made by hand

@@ -570,6 +570,23 @@ async def test_chain_releases_the_agents_of_each_run() -> None:
     assert chain.end.release is chain.end.members[1].release
 
 
+async def test_last_item_of_a_released_run() -> None:
+    """The record of a released run keeps the last item, without its agent; it tells of no error."""
+
+    @of_the_sdk
+    class Events(ReleasableRun):
+        async def stream_events(self) -> AsyncGenerator[Any, None]:
+            for item in self.new_items:
+                yield item
+
+    async with guarded_stream(Events("writer", []), release_agents=True) as stream:
+        assert [item.text async for item in stream] == ["one"]
+    end = stream.end
+    assert end.release.names == ("writer",)
+    assert (end.last.text, end.last.agent) == ("one", None)
+    assert (end.reason, end.error, end.cleanup_errors) == (EndReason.EXHAUSTED, None, ())
+
+
 class Undecided:
     """Answers no question."""
 
