@@ -14,7 +14,8 @@ import trio
 
 from nothing_left import Watch
 from recording import Fault, Recording, fail, kind_of, leave, only_asyncio
-from streamguard import CleanupError, CleanupTimeoutError, EndReason, guarded_stream
+from stories import read_in_vain
+from streamguard import CleanupError, CleanupTimeoutError, EndReason, StreamEnd, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -1599,6 +1600,79 @@ async def test_native_cancel_at_any_turn_of_the_close(turns: int) -> None:
     await asyncio.wait([task])
     assert task.cancelled()
     assert recording.log == ["GeneratorExit", "closing", "closed", "tail", "left"]
+
+
+@only_asyncio  # cancels natively
+@pytest.mark.parametrize("wait", ["answering", "cancelled", "past half of the limit", "past the limit"])
+async def test_native_cancel_in_each_wait_of_the_close(wait: str, watch: Watch) -> None:
+    """Whatever the close is waiting for, a cancellation that comes meanwhile is obeyed when the tail has run."""
+    log: list[object] = []
+    at_work = anyio.Event()
+    limit = 0.2
+
+    async def source() -> AsyncIterator[int]:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if wait == "answering" else None):
+                yield 1
+                with suppress(asyncio.CancelledError):
+                    await anyio.sleep_forever()
+        if wait == "past half of the limit":
+            await anyio.sleep(limit * 0.75)
+        if wait == "past the limit":
+            with suppress(asyncio.CancelledError):
+                await anyio.sleep_forever()
+        at_work.set()
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+        await anyio.wait_all_tasks_blocked()
+        log.append("source ended")
+
+    def tail(end: StreamEnd[int]) -> None:
+        log.append(end.reason)
+
+    async def consume() -> None:
+        async with guarded_stream(source(), cleanup_timeout=limit, tail=tail) as stream:
+            await anext(stream)
+            if wait == "answering":
+                await at_work.wait()
+            else:
+                await read_in_vain(stream)
+        log.append("went on")
+
+    task = asyncio.create_task(consume())
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert log == ["source ended", EndReason.CANCELLED]
+    if wait == "past the limit":
+        watch.claim("did not end within 0.2 s. It was cancelled")
+
+
+@only_asyncio  # cancels natively
+async def test_native_cancel_while_another_task_closes() -> None:
+    """The same while the exit of the block waits for the close that another task has begun."""
+    recording = Recording()
+    recording.hold_the_close()
+    read = anyio.Event()
+    stream = recording.open(recording.numbers())
+
+    async def consume() -> None:
+        async with stream:
+            await anext(stream)
+            read.set()
+            await recording.closing.wait()
+
+    task = asyncio.create_task(consume())
+    await read.wait()
+    closer = asyncio.create_task(stream.aclose())
+    await anyio.wait_all_tasks_blocked()
+    task.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not task.done()
+    recording.may_close.set()
+    await asyncio.wait([task, closer])
+    assert task.cancelled()
+    assert closer.result() is None
+    assert recording.log == ["GeneratorExit", "closing", "closed", "tail"]
 
 
 @only_asyncio  # cancels natively

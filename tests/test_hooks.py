@@ -19,7 +19,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from compiled import Compiled
-from nothing_left import collect_until_quiet
+from nothing_left import Watch, collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
 from streamguard import CleanupTimeoutError, GuardedStream, guarded_stream
@@ -1216,6 +1216,43 @@ async def test_dropped_one_that_obeys_no_cancellation() -> None:
     free.set()
     await anyio.wait_all_tasks_blocked()
     assert log == ["inner closed"]
+
+
+@only_asyncio  # cancels natively
+async def test_cancelled_while_the_dropped_one_is_cut(watch: Watch) -> None:
+    """A cancellation that comes when the limit is over, and what was dropped is cancelled, is obeyed afterwards."""
+    log: list[str] = []
+    cancelled = anyio.Event()
+
+    async def inner() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            with suppress(asyncio.CancelledError):
+                await anyio.sleep_forever()
+            task.cancel()
+            await cancelled.wait()
+            log.append("inner closed")
+
+    async def outer() -> AsyncIterator[int]:
+        async for _ in inner():
+            break
+        yield 1
+        yield 2
+
+    async def consume() -> None:
+        async with guarded_stream(outer(), cleanup_timeout=0.05, tail=lambda _: log.append("tail")) as stream:
+            await anext(stream)
+
+    task = asyncio.create_task(consume())
+    while task.cancelling() == 0:
+        await asyncio.sleep(0)
+    cancelled.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert log == ["inner closed", "tail"]
+    watch.claim("did not end within 0.05 s")
 
 
 async def test_compiled_source() -> None:
