@@ -943,4 +943,6 @@ async def test_repr() -> None:
     async with chain:
         await anext(chain)
         assert repr(chain) == "<GuardedChain, at member 0, 1 members to come>"
+        chain.hand_off(turn.agent("c"))
+        assert repr(chain) == "<GuardedChain, at member 0, 2 members to come>"
     assert repr(chain) == "<GuardedChain, closed, 0 members to come>"

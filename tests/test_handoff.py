@@ -409,6 +409,18 @@ async def test_where_skips_all() -> None:
     assert (stream.end.reason, stream.end.items, stream.end.last) == (EndReason.EXHAUSTED, 0, None)
 
 
+@pytest.mark.parametrize("option", ["where", "until"])
+async def test_stop_async_iteration_of_a_predicate(option: str) -> None:
+    """A StopAsyncIteration out of a predicate would look like the end; it is a RuntimeError that names the function."""
+
+    def misled(item: int) -> bool:
+        raise StopAsyncIteration
+
+    with pytest.raises(RuntimeError, match=r"^function '.*misled' raised StopAsyncIteration$"):
+        async with guarded_stream(noted_numbers(Log()), **{option: misled}) as stream:
+            await anext(stream)
+
+
 async def test_verdicts_are_truth_values() -> None:
     """A predicate may answer with anything that is true or false."""
     verdicts: dict[int, Any] = {1: [], 2: "yes", 3: None}
@@ -445,7 +457,8 @@ async def test_other_tasks_get_their_turn() -> None:
     assert await _steps_of_the_owner(1000) == none + 10
 
 
-async def test_endless_skipping_can_be_stopped() -> None:
+@pytest.mark.parametrize("prefetch", [0, 3, 1000])
+async def test_endless_skipping_can_be_stopped(prefetch: int) -> None:
     """A source that never waits and of which nothing is picked does not keep the others from stopping it."""
     log = Log()
 
@@ -460,9 +473,10 @@ async def test_endless_skipping_can_be_stopped() -> None:
     async def stop() -> None:
         stream.stop()
 
-    async with guarded_stream(endless(), where=lambda item: False) as stream, anyio.create_task_group() as group:
-        group.start_soon(stop)
-        assert [item async for item in stream] == []
+    async with guarded_stream(endless(), where=lambda item: False, prefetch=prefetch) as stream:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop)
+            assert [item async for item in stream] == []
     assert log == ["closed"]
 
 

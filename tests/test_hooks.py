@@ -268,6 +268,32 @@ async def test_source_whose_cleanup_needs_what_the_inner_one_holds() -> None:
     assert nest.log == ["told the server", "left"]
 
 
+async def test_close_waits_for_what_has_let_go_of_a_lock() -> None:
+    """An inner generator that was closed for its lock is closed to its end before the block is left."""
+    nest = Nest()
+    connections = anyio.Semaphore(1)
+
+    async def response() -> AsyncGenerator[int, None]:
+        try:
+            async with connections:
+                yield 1
+        finally:
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            nest.log.append("inner closed")
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in response():
+                yield item
+        finally:
+            async with connections:
+                nest.log.append("told the server")
+
+    await nest.break_at_once(outer(), cleanup_timeout=1.0)
+    assert nest.log == ["told the server", "inner closed", "left"]
+
+
 async def test_what_the_cleanup_needs_is_never_let_go() -> None:
     """If the inner generator that holds the lock hangs in its own cleanup, both are cut at the limit; none is left."""
     connections = anyio.Semaphore(1)

@@ -831,6 +831,25 @@ async def test_drain_ends_at_the_deadline() -> None:
     assert (recording.end.reason, recording.end.items) == (EndReason.LEFT, 1)
 
 
+async def test_stands_still_after_the_drain() -> None:
+    """A source that was drained up to the limit makes nothing more while `cancel` is awaited."""
+    recording = Recording()
+
+    async def endless() -> AsyncIterator[int]:
+        number = 0
+        while True:
+            await anyio.lowlevel.checkpoint()
+            yield (number := number + 1)
+
+    async def cancel() -> None:
+        await anyio.wait_all_tasks_blocked()
+        recording.log.append("cancel")
+
+    async with recording.open(endless(), on_early_exit="drain", cancel=cancel, cleanup_timeout=0.05) as stream:
+        await anext(stream)
+    assert recording.log == ["cancel", "tail"]
+
+
 @only_asyncio  # a native cancellation
 async def test_cancelled_while_it_is_drained() -> None:
     """A cancellation that comes while the source is drained is obeyed when all is done: the source ends by itself."""
