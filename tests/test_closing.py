@@ -856,7 +856,7 @@ async def test_answers_generator_exit_with_a_yield_and_ends() -> None:
             yield "DONE"
         log.append("end")
 
-    with pytest.raises(CleanupError, match="stepped on to its end") as caught:
+    with pytest.raises(CleanupError, match=r"there; it was stepped on to its end\.") as caught:
         async with guarded_stream(source()) as stream:
             async for _ in stream:
                 break
@@ -969,7 +969,8 @@ async def test_yields_in_its_finally_when_cancelled_in_its_await() -> None:
             await anyio.lowlevel.checkpoint()
             log.append("client closed")
 
-    with pytest.RaisesGroup(CleanupError):
+    words = r"^async generator '.*source' yielded at .*test_closing.py:\d+ while .*; it was stepped on to its end\."
+    with pytest.RaisesGroup(pytest.RaisesExc(CleanupError, match=words)):
         await read_and_stop(guarded_stream(source()), holding)
     assert log == ["client closed"]
 

@@ -409,18 +409,6 @@ async def test_where_skips_all() -> None:
     assert (stream.end.reason, stream.end.items, stream.end.last) == (EndReason.EXHAUSTED, 0, None)
 
 
-@pytest.mark.parametrize("option", ["where", "until"])
-async def test_stop_async_iteration_of_a_predicate(option: str) -> None:
-    """A StopAsyncIteration out of a predicate would look like the end; it is a RuntimeError that names the function."""
-
-    def misled(item: int) -> bool:
-        raise StopAsyncIteration
-
-    with pytest.raises(RuntimeError, match=r"^function '.*misled' raised StopAsyncIteration$"):
-        async with guarded_stream(noted_numbers(Log()), **{option: misled}) as stream:
-            await anext(stream)
-
-
 async def test_verdicts_are_truth_values() -> None:
     """A predicate may answer with anything that is true or false."""
     verdicts: dict[int, Any] = {1: [], 2: "yes", 3: None}
