@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 import warnings
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -15,7 +16,7 @@ from nothing_left import Watch, collect_until_quiet
 from recording import only_asyncio
 from spies import spawned_tasks
 from stories import AgentsRun, Log, Story, WorkflowHandle, cancel_when_blocked, numbers, read_in_vain, waiting
-from streamguard import guarded_stream
+from streamguard import GuardedStream, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +35,17 @@ async def test_never_entered() -> None:
         collect_until_quiet()
     (warning,) = caught
     assert re.search(place, str(warning.message))
+    await source.aclose()
+
+
+async def test_warning_has_the_guard() -> None:
+    """The warning has the guard as its source, so that tracemalloc can show where it was made, frame by frame."""
+    source = numbers(Log())
+    with pytest.warns(ResourceWarning, match="never entered") as caught:
+        guarded_stream(source)
+        collect_until_quiet()
+    (warning,) = caught
+    assert type(warning.source) is GuardedStream
     await source.aclose()
 
 
@@ -178,6 +190,44 @@ async def test_abandoned_run_that_cannot_be_stopped(watch: Watch) -> None:
     await anyio.wait_all_tasks_blocked()
     assert log == ["closed"]
     watch.claim("OSError: no cancel")
+
+
+async def test_abandoned_with_an_error_that_nobody_read(watch: Watch) -> None:
+    """An error of the source that stood ahead of the reader of an abandoned guard is logged."""
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        raise OSError("unread")
+
+    stream = await guarded_stream(source(), prefetch=2).__aenter__()
+    assert await anext(stream) == 1
+    await anyio.wait_all_tasks_blocked()
+    with pytest.warns(ResourceWarning, match="never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    (report,) = watch.claim("OSError: unread")
+    assert report.text.startswith("streamguard: ERROR")
+
+
+@only_asyncio  # there is a task to cancel
+async def test_abandoned_and_cancelled() -> None:
+    """A cancellation that hit the owner of an abandoned guard is no error: nothing is logged."""
+    owners: list[asyncio.Task[Any]] = []
+
+    async def source() -> AsyncIterator[int]:
+        owners.append(asyncio.current_task())
+        yield 1
+
+    stream = await guarded_stream(source()).__aenter__()
+    assert await anext(stream) == 1
+    owners[0].cancel()
+    await anyio.wait_all_tasks_blocked()
+    with pytest.warns(ResourceWarning, match="never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert owners[0].done()
 
 
 async def test_abandoned_at_its_end() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
@@ -120,7 +121,7 @@ async def test_no_members() -> None:
     turn = Turn()
     async with turn.chain() as chain:
         assert await read_all(chain) == []
-    assert (chain.end.reason, chain.end.members, chain.end.source) == (EXHAUSTED, (), None)
+    assert (chain.end.reason, chain.end.error, chain.end.members, chain.end.source) == (EXHAUSTED, None, (), None)
     assert turn.log == ["tail"]
 
 
@@ -608,6 +609,48 @@ async def test_unread_chain_in_a_guard() -> None:
     assert is_closed(a)
 
 
+class Session:
+    """A context manager that gives a stream, and notes how it was left."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.left: list[object] = []
+
+    async def __aenter__(self) -> AsyncIterator[str]:
+        return self._turn.agent("a")
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        self.left.append(error)
+
+
+async def test_context_manager_as_a_member() -> None:
+    """A member that is a context manager is told of the body's error if it is the one that runs, else of nothing."""
+    turn = Turn()
+    before, running = Session(turn), Session(turn)
+    error = Fault()
+    with pytest.raises(Fault):
+        async with turn.chain(before, running) as chain:
+            async for _ in chain:
+                if chain.current == 1:
+                    raise error
+    assert (before.left, running.left) == ([None], [error])
+
+
+@pytest.mark.parametrize("way_out", ["hand-off", "aclose"])
+async def test_context_manager_that_is_left_early(way_out: str) -> None:
+    """The same of a member that is replaced, or closed by hand: there is no error to tell of."""
+    turn = Turn()
+    session = Session(turn)
+    async with turn.chain(session) as chain:
+        assert await anext(chain) == "a1"
+        if way_out == "aclose":
+            await chain.aclose()
+        else:
+            chain.hand_off(turn.agent("b"))
+            assert await anext(chain) == "b1"
+        assert session.left == [None]
+
+
 async def test_guard_as_a_member() -> None:
     """A guard as a member is entered and left in its turn, with a tail of its own."""
     turn = Turn()
@@ -935,6 +978,23 @@ async def test_bad_options(options: dict[str, Any], error: type[Exception]) -> N
     assert await read_all(a) == ["a1"]
 
 
+async def test_bad_cancel() -> None:
+    """A `cancel` that cannot take the member's source is refused, in the words that say what it gets."""
+    words = r"^cancel: function '.*' cannot be called with one argument, the member's source \(.*\)$"
+    with pytest.raises(TypeError, match=words):
+        guarded_chain(cancel=lambda: None)
+
+
+def test_defaults() -> None:
+    """A chain's options have the defaults that those of a stream have."""
+    of_a_chain, of_a_stream = (
+        {name: option.default for name, option in inspect.signature(function).parameters.items()}
+        for function in (guarded_chain, guarded_stream)
+    )
+    del of_a_chain["members"], of_a_stream["source"]
+    assert of_a_chain == of_a_stream
+
+
 async def test_repr() -> None:
     """A chain shows where it is and how many members are to come."""
     turn = Turn()
@@ -943,4 +1003,6 @@ async def test_repr() -> None:
     async with chain:
         await anext(chain)
         assert repr(chain) == "<GuardedChain, at member 0, 1 members to come>"
+        chain.hand_off(turn.agent("c"))
+        assert repr(chain) == "<GuardedChain, at member 0, 2 members to come>"
     assert repr(chain) == "<GuardedChain, closed, 0 members to come>"

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -334,7 +335,8 @@ async def test_error_before_the_first_read() -> None:
 
 async def test_never_entered() -> None:
     """A chain that was never entered is warned of, with the place where it was made."""
-    with pytest.warns(ResourceWarning, match=r"not entered.*test_chain_ways_out\.py:\d+, was never entered"):
+    line = sys._getframe().f_lineno + 2
+    with pytest.warns(ResourceWarning, match=rf"not entered.*test_chain_ways_out\.py:{line}, was never entered"):
         guarded_chain(Turn().agent("a"))
         gc.collect()
 
@@ -793,6 +795,36 @@ async def _set_now(event: anyio.Event) -> None:
     event.set()
 
 
+@only_asyncio  # cancels natively
+@pytest.mark.parametrize("closer", ["exit", "aclose", "second"])
+async def test_native_cancel_while_an_unstarted_member_closes(closer: str) -> None:
+    """Whoever closes a member that was never started, or waits for that, obeys a cancellation when it is closed."""
+    turn = Turn()
+    chain = turn.chain(Closable(turn, "a", hold_close=True), Closable(turn, "b"))
+
+    async def close() -> None:
+        if closer != "exit":
+            await chain.aclose()
+        else:
+            async with chain:
+                pass
+
+    if closer != "exit":
+        await chain.__aenter__()
+    tasks = [asyncio.create_task(close()) for _ in range(2 if closer == "second" else 1)]
+    await turn.closing.wait()
+    await anyio.wait_all_tasks_blocked()
+    tasks[-1].cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert turn.log == []
+    turn.may_close.set()
+    await asyncio.wait(tasks)
+    if closer != "exit":
+        await chain.__aexit__(None, None, None)
+    assert turn.log == ["closed a", "closed b", "tail"]
+    assert [outcome_of(task) for task in tasks] == [*["returned"] * (len(tasks) - 1), "cancelled"]
+
+
 async def test_aclose_in_the_body() -> None:
     """A chain may be closed in its own block; reading then gives nothing, and the exit has only the tail to run."""
     turn = Turn()
@@ -840,8 +872,7 @@ async def test_aclose_by_cancel() -> None:
 
     async with turn.chain(turn.agent("a"), cancel=cancel, cleanup_timeout=0.5) as chain:
         await anext(chain)
-    assert turn.log[0] == "start a"
-    assert turn.log[-1] == "tail"
+    assert turn.log == ["start a", "closed a", "cancel done", "tail"]
 
 
 async def test_error_in_the_body_while_another_task_closes() -> None:

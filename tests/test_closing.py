@@ -14,7 +14,8 @@ import trio
 
 from nothing_left import Watch
 from recording import Fault, Recording, fail, kind_of, leave, only_asyncio
-from streamguard import CleanupError, CleanupTimeoutError, EndReason, guarded_stream
+from stories import read_in_vain
+from streamguard import CleanupError, CleanupTimeoutError, EndReason, StreamEnd, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -725,6 +726,31 @@ async def test_abandoned_source_tells_nobody_later(watch: Watch) -> None:
     assert end.cleanup_errors == (caught.value,)
 
 
+async def test_abandoned_context_tells_nobody_later(watch: Watch) -> None:
+    """The same for an async context manager, which was given the details of the way out."""
+    released, ended = anyio.Event(), anyio.Event()
+
+    class Session:
+        async def __aenter__(self) -> AsyncIterator[int]:
+            return Recording().numbers()
+
+        async def __aexit__(self, *details: object) -> None:
+            while not released.is_set():
+                with suppress(anyio.get_cancelled_exc_class()):
+                    await anyio.sleep(0.01)
+            ended.set()
+            raise Fault
+
+    with pytest.raises(CleanupTimeoutError) as caught:
+        async with guarded_stream(Session(), cleanup_timeout=LIMIT) as stream:
+            async for _ in stream:
+                break
+    released.set()
+    await ended.wait()
+    await anyio.wait_all_tasks_blocked()
+    assert stream.end.cleanup_errors == (caught.value,)
+
+
 async def test_hung_close_that_another_task_waits_for() -> None:
     """`aclose()` by another task waits for the same close: it returns when the block's exit has given up."""
     log: list[str] = []
@@ -830,7 +856,7 @@ async def test_answers_generator_exit_with_a_yield_and_ends() -> None:
             yield "DONE"
         log.append("end")
 
-    with pytest.raises(CleanupError, match="stepped on to its end") as caught:
+    with pytest.raises(CleanupError, match=r"there; it was stepped on to its end\.") as caught:
         async with guarded_stream(source()) as stream:
             async for _ in stream:
                 break
@@ -943,7 +969,8 @@ async def test_yields_in_its_finally_when_cancelled_in_its_await() -> None:
             await anyio.lowlevel.checkpoint()
             log.append("client closed")
 
-    with pytest.RaisesGroup(CleanupError):
+    words = r"^async generator '.*source' yielded at .*test_closing.py:\d+ while .*; it was stepped on to its end\."
+    with pytest.RaisesGroup(pytest.RaisesExc(CleanupError, match=words)):
         await read_and_stop(guarded_stream(source()), holding)
     assert log == ["client closed"]
 
@@ -979,13 +1006,30 @@ async def test_cancellation_nobody_asked_for() -> None:
         finally:
             raise error
 
-    with pytest.raises(CleanupError) as caught:
+    words = r"^async generator '.*source' raised a cancellation that nobody asked for$"
+    with pytest.raises(CleanupError, match=words) as caught:
         async with guarded_stream(source()) as stream:
             async for _ in stream:
                 break
     assert caught.value.__cause__ is error
     assert stream.end.reason is EndReason.FAILED
     assert asyncio.current_task().cancelling() == 0
+
+
+@only_asyncio  # a cancellation that can be made by hand
+@pytest.mark.parametrize("option", ["cancel", "tail"])
+async def test_cancellation_nobody_asked_for_from_an_option(option: str) -> None:
+    """A `cancel` or a tail that raises a CancelledError does not cancel the consumer: a CleanupError that names it."""
+    error = asyncio.CancelledError("made by hand")
+
+    def give_up(*_: object) -> None:
+        raise error
+
+    words = f"^the {option} of async generator '.*numbers' raised a cancellation that nobody asked for$"
+    with pytest.raises(CleanupError, match=words) as caught:
+        async with guarded_stream(Recording().numbers(), **{option: give_up}) as stream:
+            await anext(stream)
+    assert caught.value.__cause__ is error
 
 
 @only_asyncio  # a cancellation that can be made by hand
@@ -1558,6 +1602,79 @@ async def test_native_cancel_at_any_turn_of_the_close(turns: int) -> None:
     await asyncio.wait([task])
     assert task.cancelled()
     assert recording.log == ["GeneratorExit", "closing", "closed", "tail", "left"]
+
+
+@only_asyncio  # cancels natively
+@pytest.mark.parametrize("wait", ["answering", "cancelled", "past half of the limit", "past the limit"])
+async def test_native_cancel_in_each_wait_of_the_close(wait: str, watch: Watch) -> None:
+    """Whatever the close is waiting for, a cancellation that comes meanwhile is obeyed when the tail has run."""
+    log: list[object] = []
+    at_work = anyio.Event()
+    limit = 0.2
+
+    async def source() -> AsyncIterator[int]:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if wait == "answering" else None):
+                yield 1
+                with suppress(asyncio.CancelledError):
+                    await anyio.sleep_forever()
+        if wait == "past half of the limit":
+            await anyio.sleep(limit * 0.75)
+        if wait == "past the limit":
+            with suppress(asyncio.CancelledError):
+                await anyio.sleep_forever()
+        at_work.set()
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+        await anyio.wait_all_tasks_blocked()
+        log.append("source ended")
+
+    def tail(end: StreamEnd[int]) -> None:
+        log.append(end.reason)
+
+    async def consume() -> None:
+        async with guarded_stream(source(), cleanup_timeout=limit, tail=tail) as stream:
+            await anext(stream)
+            if wait == "answering":
+                await at_work.wait()
+            else:
+                await read_in_vain(stream)
+        log.append("went on")
+
+    task = asyncio.create_task(consume())
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert log == ["source ended", EndReason.CANCELLED]
+    if wait == "past the limit":
+        watch.claim("did not end within 0.2 s. It was cancelled")
+
+
+@only_asyncio  # cancels natively
+async def test_native_cancel_while_another_task_closes() -> None:
+    """The same while the exit of the block waits for the close that another task has begun."""
+    recording = Recording()
+    recording.hold_the_close()
+    read = anyio.Event()
+    stream = recording.open(recording.numbers())
+
+    async def consume() -> None:
+        async with stream:
+            await anext(stream)
+            read.set()
+            await recording.closing.wait()
+
+    task = asyncio.create_task(consume())
+    await read.wait()
+    closer = asyncio.create_task(stream.aclose())
+    await anyio.wait_all_tasks_blocked()
+    task.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not task.done()
+    recording.may_close.set()
+    await asyncio.wait([task, closer])
+    assert task.cancelled()
+    assert closer.result() is None
+    assert recording.log == ["GeneratorExit", "closing", "closed", "tail"]
 
 
 @only_asyncio  # cancels natively

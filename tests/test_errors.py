@@ -13,7 +13,15 @@ import pytest
 
 from nothing_left import Watch
 from recording import Fault, only_asyncio
-from streamguard import CleanupError, CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_stream
+from streamguard import (
+    CleanupError,
+    CleanupTimeoutError,
+    EndReason,
+    GuardedStream,
+    StreamEnd,
+    guarded_chain,
+    guarded_stream,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -1000,6 +1008,18 @@ async def test_error_in_a_record_without_frames(error: Exception) -> None:
     assert kept.__traceback__ is None
     assert str(error) in str(kept)
     assert getattr(kept, "filename", None) == getattr(error, "filename", None)
+
+
+async def test_error_in_the_record_of_a_chain_without_frames() -> None:
+    """The same of a chain: neither its record nor those of its members have frames."""
+    error = ValueError("body")
+    with pytest.raises(ValueError, match=r"^body$"):
+        async with guarded_chain(numbers(), release_agents=True) as chain:
+            async for _ in chain:
+                raise error
+    assert error.__traceback__ is not None
+    assert [str(end.error) for end in (chain.end, *chain.end.members)] == ["body", "body"]
+    assert [end.error.__traceback__ for end in (chain.end, *chain.end.members)] == [None, None]
 
 
 async def test_copies_of_errors_keep_their_class() -> None:

@@ -445,7 +445,8 @@ async def test_other_tasks_get_their_turn() -> None:
     assert await _steps_of_the_owner(1000) == none + 10
 
 
-async def test_endless_skipping_can_be_stopped() -> None:
+@pytest.mark.parametrize("prefetch", [0, 3, 1000])
+async def test_endless_skipping_can_be_stopped(prefetch: int) -> None:
     """A source that never waits and of which nothing is picked does not keep the others from stopping it."""
     log = Log()
 
@@ -460,9 +461,10 @@ async def test_endless_skipping_can_be_stopped() -> None:
     async def stop() -> None:
         stream.stop()
 
-    async with guarded_stream(endless(), where=lambda item: False) as stream, anyio.create_task_group() as group:
-        group.start_soon(stop)
-        assert [item async for item in stream] == []
+    async with guarded_stream(endless(), where=lambda item: False, prefetch=prefetch) as stream:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop)
+            assert [item async for item in stream] == []
     assert log == ["closed"]
 
 

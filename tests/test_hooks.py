@@ -19,7 +19,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from compiled import Compiled
-from nothing_left import collect_until_quiet
+from nothing_left import Watch, collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
 from streamguard import CleanupTimeoutError, GuardedStream, guarded_stream
@@ -266,6 +266,32 @@ async def test_source_whose_cleanup_needs_what_the_inner_one_holds() -> None:
 
     await nest.break_at_once(outer(), cleanup_timeout=1.0)
     assert nest.log == ["told the server", "left"]
+
+
+async def test_close_waits_for_what_has_let_go_of_a_lock() -> None:
+    """An inner generator that was closed for its lock is closed to its end before the block is left."""
+    nest = Nest()
+    connections = anyio.Semaphore(1)
+
+    async def response() -> AsyncGenerator[int, None]:
+        try:
+            async with connections:
+                yield 1
+        finally:
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            nest.log.append("inner closed")
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in response():
+                yield item
+        finally:
+            async with connections:
+                nest.log.append("told the server")
+
+    await nest.break_at_once(outer(), cleanup_timeout=1.0)
+    assert nest.log == ["told the server", "inner closed", "left"]
 
 
 async def test_what_the_cleanup_needs_is_never_let_go() -> None:
@@ -1216,6 +1242,43 @@ async def test_dropped_one_that_obeys_no_cancellation() -> None:
     free.set()
     await anyio.wait_all_tasks_blocked()
     assert log == ["inner closed"]
+
+
+@only_asyncio  # cancels natively
+async def test_cancelled_while_the_dropped_one_is_cut(watch: Watch) -> None:
+    """A cancellation that comes when the limit is over, and what was dropped is cancelled, is obeyed afterwards."""
+    log: list[str] = []
+    cancelled = anyio.Event()
+
+    async def inner() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            with suppress(asyncio.CancelledError):
+                await anyio.sleep_forever()
+            task.cancel()
+            await cancelled.wait()
+            log.append("inner closed")
+
+    async def outer() -> AsyncIterator[int]:
+        async for _ in inner():
+            break
+        yield 1
+        yield 2
+
+    async def consume() -> None:
+        async with guarded_stream(outer(), cleanup_timeout=0.05, tail=lambda _: log.append("tail")) as stream:
+            await anext(stream)
+
+    task = asyncio.create_task(consume())
+    while task.cancelling() == 0:
+        await asyncio.sleep(0)
+    cancelled.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert log == ["inner closed", "tail"]
+    watch.claim("did not end within 0.05 s")
 
 
 async def test_compiled_source() -> None:

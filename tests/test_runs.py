@@ -13,7 +13,7 @@ import pytest
 from nothing_left import Watch
 from spies import on_asyncio
 from stories import AgentsRun, CancelledByUser, Run, Story, WorkflowHandle
-from streamguard import EndReason, guarded_chain, guarded_stream
+from streamguard import CleanupError, CleanupTimeoutError, EndReason, guarded_chain, guarded_stream
 from test_release import Agent, Item, Result, of_the_sdk
 
 pytestmark = pytest.mark.anyio
@@ -229,6 +229,52 @@ async def test_run_with_an_async_cancel() -> None:
             await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught
     story.check("cancel", "closed")
+
+
+async def test_run_whose_async_cancel_hangs() -> None:
+    """A run's ``cancel`` that is awaited has the limit of a close; the error says that it is the cancel that hung."""
+    story = Story()
+
+    class Hanging(Run):
+        async def cancel(self) -> None:
+            await anyio.sleep_forever()
+
+    with pytest.raises(CleanupTimeoutError, match=r"^the cancel of .*Hanging object did not end within 0.05 s"):
+        async with guarded_stream(Hanging(story), cleanup_timeout=0.05) as stream:
+            await anext(stream)
+    story.check("closed")
+
+
+@on_asyncio
+async def test_run_whose_cancel_is_cancelled() -> None:
+    """A CancelledError out of a run's ``cancel`` does not cancel the consumer: a CleanupError that says where from."""
+    story = Story()
+
+    class Cancelling(Run):
+        def cancel(self) -> None:
+            raise asyncio.CancelledError
+
+    words = "^the cancel of .*Cancelling object raised a cancellation that nobody asked for$"
+    with pytest.raises(CleanupError, match=words):
+        async with guarded_stream(Cancelling(story)) as stream:
+            await anext(stream)
+    story.check("closed")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_run_whose_cancel_is_interrupted(kind: type[BaseException]) -> None:
+    """An interrupt in a run's ``cancel`` leaves the block, after the close and the tail."""
+    story = Story()
+
+    class Interrupted(Run):
+        def cancel(self) -> None:
+            story.log.append("cancel")
+            raise kind
+
+    with pytest.raises(kind):
+        async with guarded_stream(Interrupted(story), tail=lambda _: story.log.append("tail")) as stream:
+            await anext(stream)
+    story.check("cancel", "closed", "tail")
 
 
 async def test_run_without_any_cancel() -> None:
@@ -570,11 +616,38 @@ async def test_chain_releases_the_agents_of_each_run() -> None:
     assert chain.end.release is chain.end.members[1].release
 
 
+async def test_last_item_of_a_released_run() -> None:
+    """The record of a released run keeps the last item, without its agent; it tells of no error."""
+
+    @of_the_sdk
+    class Events(ReleasableRun):
+        async def stream_events(self) -> AsyncGenerator[Any, None]:
+            for item in self.new_items:
+                yield item
+
+    async with guarded_stream(Events("writer", []), release_agents=True) as stream:
+        assert [item.text async for item in stream] == ["one"]
+    end = stream.end
+    assert end.release.names == ("writer",)
+    assert (end.last.text, end.last.agent) == ("one", None)
+    assert (end.reason, end.error, end.cleanup_errors) == (EndReason.EXHAUSTED, None, ())
+
+
 class Undecided:
     """Answers no question."""
 
     def __bool__(self) -> bool:
         raise OSError("no answer")
+
+
+async def test_member_whose_release_fails() -> None:
+    """The same in a chain: the other members are released all the same."""
+    first, second = ReleasableRun("triage", [], interruptions=Undecided()), ReleasableRun("writer", [])
+    with pytest.raises(OSError, match="no answer"):
+        async with guarded_chain(first, second, release_agents=True) as chain:
+            assert [item async for item in chain] == [1, 2, 1, 2]
+    assert [end.release is None for end in chain.end.members] == [True, False]
+    assert [str(error) for error in chain.end.cleanup_errors] == ["no answer"]
 
 
 async def test_run_whose_release_fails() -> None:

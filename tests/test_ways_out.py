@@ -831,6 +831,52 @@ async def test_drain_ends_at_the_deadline() -> None:
     assert (recording.end.reason, recording.end.items) == (EndReason.LEFT, 1)
 
 
+async def test_stands_still_after_the_drain() -> None:
+    """A source that was drained up to the limit makes nothing more while `cancel` is awaited."""
+    recording = Recording()
+
+    async def endless() -> AsyncIterator[int]:
+        number = 0
+        while True:
+            await anyio.lowlevel.checkpoint()
+            yield (number := number + 1)
+
+    async def cancel() -> None:
+        await anyio.wait_all_tasks_blocked()
+        recording.log.append("cancel")
+
+    async with recording.open(endless(), on_early_exit="drain", cancel=cancel, cleanup_timeout=0.05) as stream:
+        await anext(stream)
+    assert recording.log == ["cancel", "tail"]
+
+
+@only_asyncio  # a native cancellation
+async def test_cancelled_while_it_is_drained() -> None:
+    """A cancellation that comes while the source is drained is obeyed when all is done: the source ends by itself."""
+    recording = Recording()
+    draining, go_on = anyio.Event(), anyio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        draining.set()
+        await go_on.wait()
+        recording.log.append("saved")
+
+    async def consume() -> None:
+        async with recording.open(source(), on_early_exit="drain") as stream:
+            await anext(stream)
+
+    task = asyncio.create_task(consume())
+    await draining.wait()
+    task.cancel()
+    await anyio.wait_all_tasks_blocked()
+    go_on.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert recording.log == ["saved", "tail"]
+    assert [end.reason for end in recording.ends] == [EndReason.CANCELLED]
+
+
 async def test_no_drain_of_what_was_never_read() -> None:
     """A source that nobody read does not run, with `on_early_exit="drain"` either."""
     recording = Recording()

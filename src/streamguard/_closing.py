@@ -74,7 +74,7 @@ async def _stop_run(owner: Owner[T], run: Run, limit: Limit, remembered: list[Ba
 def _tell_to_stop(owner: Owner[T], run: Run) -> object:
     try:
         return run.stop()
-    except Exception as error:
+    except BaseException as error:  # an interrupt as well: the source has to be closed first
         owner.add_cleanup_error(error, f"the cancel of {owner.name}")
         return None
 

@@ -54,7 +54,7 @@ class Outcome:
                 return error
         if self.remembered and not consists_of(self.body, self._cancelled):
             return self.remembered[0]
-        return next((error for error in (self.body, self.unread, *self.errors) if error is not None), None)
+        return next(error for error in (self.body, self.unread, *self.errors) if error is not None)
 
     def others(self) -> tuple[BaseException, ...]:
         """What went wrong in the cleanup, and what the error that leaves took the place of."""
