@@ -126,7 +126,12 @@ async def in_fired_timeout(witness: Witness, name: str) -> AsyncGenerator[int, N
     async with witness.resource(f"{name}.source"):
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as timeout:
-                witness.fuse = lambda: timeout.reschedule(0)
+
+                def light() -> None:
+                    with suppress(RuntimeError):  # it has expired, or its block is left
+                        timeout.reschedule(0)
+
+                witness.fuse = light
                 for number in (1, 2):
                     await pause()
                     yield number
@@ -147,8 +152,10 @@ async def impatient(witness: Witness, name: str) -> AsyncGenerator[int, None]:
 async def with_token(witness: Witness, name: str) -> AsyncGenerator[int, None]:
     token = var.set("inside")
     try:
-        async for item in plain(witness, name):
-            yield item
+        async with witness.resource(f"{name}.source"):
+            for number in (1, 2, 3):
+                await pause()
+                yield number
     finally:
         var.reset(token)
 
@@ -292,13 +299,15 @@ class Closable:
 
     def __init__(self, witness: Witness, name: str) -> None:
         self._resource = witness.resource(f"{name}.source")
+        self._is_open = False
         self._number = 0
 
     def __aiter__(self) -> AsyncIterator[int]:
         return self
 
     async def __anext__(self) -> int:
-        if self._number == 0:
+        if not self._is_open:
+            self._is_open = True
             await self._resource.__aenter__()
         await pause()
         self._number += 1
@@ -307,7 +316,7 @@ class Closable:
         return self._number
 
     async def aclose(self) -> None:
-        if self._number or self._resource.cleanups:
+        if self._is_open:
             await self._resource.__aexit__(GeneratorExit, GeneratorExit(), None)
 
 

@@ -91,12 +91,17 @@ class Resource:
                 await pause()
         except BaseException:
             self.cut = True
+            if self.by_itself:
+                self._witness.displaced += leaves_of(error)
             raise
         self._check_task()
         self.closed = True
         self._witness.log.append(f"closed {self.name}")
         if self._fails:
-            self._witness.fail(CleanupFault(self.name))
+            self._witness.eats_cancellations |= _is_cancellation(error)
+            fault = CleanupFault(self.name)
+            fault.__cause__ = error if self.by_itself else None
+            self._witness.fail(fault)
 
     def _check_task(self) -> None:
         if this_task() is not self._task and not (self._dropped and backend() == "asyncio"):
@@ -120,6 +125,8 @@ class Witness:
         self.resources: list[Resource] = []
         self.raised: list[BaseException] = []
         """What the body, a source, a cleanup raised on purpose."""
+        self.displaced: list[BaseException] = []
+        """Errors of a source whose own cleanup was cancelled, as part of a step: Python keeps only the cancellation."""
         self.records: list[logging.LogRecord] = []
         self.ends: list[StreamEnd[int]] = []
         """What the tail was given."""
@@ -131,8 +138,10 @@ class Witness:
         self.left_by: BaseException | None = None
         self.at_its_end = False
         """Whether nothing follows but one last checkpoint."""
-        self.cancels = 0
-        """How often the guard's `cancel` was called."""
+        self.eats_cancellations = False
+        """Whether a cleanup has failed while a cancellation passed: in the reader's own task, that one is gone."""
+        self.cancels: list[tuple[object, ...]] = []
+        """What the guard's `cancel` was called with: a chain's with the source."""
         self.fuse: Callable[[], object] = lambda: None
         """Sets off what the source has prepared."""
         self.lock = anyio.Lock()
@@ -157,8 +166,8 @@ class Witness:
     def resource(self, name: str, turns: int = 2, *, fails: bool = False, dropped: bool = False) -> Resource:
         return Resource(self, name, turns, fails=fails, dropped=dropped)
 
-    async def cancel(self, *_: object) -> None:
-        self.cancels += 1
+    async def cancel(self, *source: object) -> None:
+        self.cancels.append(source)
         await pause()
         self.log.append("cancel")
 
@@ -257,6 +266,7 @@ class Witness:
         kept = self._kept_errors()
         for error in self.raised:
             seen = any(error is other for other in leaves_of(left))
+            seen = seen or any(error is other for other in self.displaced)
             if not seen and not any(error is other for one in kept for other in leaves_of(one)):
                 yield f"{error!r} was lost"
         logged: Counter[int] = Counter()
@@ -279,9 +289,9 @@ class Witness:
 
     def wrong_calls(self) -> Iterator[str]:
         """What is wrong with what is called once: `cancel`, the tail, the cleanup of a member before the next one."""
-        if self.cancels > 1:
-            yield f"cancel was called {self.cancels} times"
-        if self.log.count("cancel") != self.cancels:
+        if any(before == after for before, after in itertools.combinations(self.cancels, 2)):
+            yield f"cancel was called {len(self.cancels)} times, with {self.cancels}"
+        if self.log.count("cancel") != len(self.cancels):
             yield "cancel was cut"
         if self.log.count("tail") != 1 or len(self.ends) != 1:
             yield f"the tail was called {len(self.ends)} times and ended {self.log.count('tail')} times"
@@ -321,7 +331,7 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _is_cancellation(error: BaseException) -> bool:
+def _is_cancellation(error: BaseException | None) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
