@@ -7,21 +7,19 @@ was broken. Exits with 1 if one was.
 
 import faulthandler
 import gc
+import itertools
 import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import anyio
-
+from .backends import chosen, deterministic, run_on
 from .points import Action, Points
 from .programs import Program, programs
 from .trial import Trial, suits
 
-BACKENDS = ("asyncio", "uvloop", "trio")
 PATIENCE = 60.0
 """Seconds after which a program that hangs ends the process, with a traceback."""
 GAPS = (0, 1, 2, 3, 5, 8, 13)
@@ -85,12 +83,10 @@ class Count:
     violations: list[str] = field(default_factory=list)
 
 
-async def try_every_point(program: Program, kind: Kind, count: Count) -> None:
+async def try_every_point(program: Program, kind: Kind, count: Count, stride: int = 1) -> None:
     """Cancel a program at each of its points, one after the other, until it ends before it comes to the point."""
     count.programs += 1
-    at = 0
-    while True:
-        at += 1
+    for at in itertools.count(1, stride):
         trial = Trial(program, kind.parts)
         points = kind.points(trial, at)
         await trial.run(points.turns() if kind.turns else points.steps())
@@ -110,49 +106,28 @@ def cells(backend: str, kinds: list[Kind], part: str = "") -> Iterator[tuple[Pro
                 yield program, kind
 
 
-async def try_all(cells: Iterator[tuple[Program, Kind]], count: Count) -> None:
+async def try_all(cells: Iterator[tuple[Program, Kind]], count: Count, stride: int) -> None:
     while gc.collect():
         pass
     gc.freeze()  # what is older need not be walked each time
     for program, kind in cells:
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        await try_every_point(program, kind, count)
+        await try_every_point(program, kind, count, stride)
     faulthandler.cancel_dump_traceback_later()
 
 
-@contextmanager
-def deterministic(seed: object = 0) -> Iterator[None]:
-    """Have trio step its tasks in the same order each time; it shuffles them."""
-    from trio._core import _run
-
-    before, state = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()
-    _run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    _run._r.seed(str(seed))
-    try:
-        yield
-    finally:
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = before
-        _run._r.setstate(state)
-
-
-def run(backend: str, cells: Iterator[tuple[Program, Kind]]) -> Count:
-    """Try all cells on a backend."""
+def run(backend: str, cells: Iterator[tuple[Program, Kind]], stride: int = 1) -> Count:
+    """Try all cells on a backend, at every point, or at every so many."""
     count = Count()
-
-    async def main() -> None:
-        await try_all(cells, count)
-
-    name = "trio" if backend == "trio" else "asyncio"
-    options = {} if backend == "trio" else {"use_uvloop": backend == "uvloop"}
     with warnings.catch_warnings(), deterministic():
         warnings.simplefilter("error")
-        anyio.run(main, backend=name, backend_options=options)
+        run_on(backend, partial(try_all, cells, count, stride))
     return count
 
 
 def main(backend: str = "all", part: str = "") -> int:
     failed = False
-    for each in BACKENDS if backend == "all" else (backend,):
+    for each in chosen(backend):
         began = time.monotonic()
         kinds = [*ONCE, *TWICE, *BY_TURNS]
         count = run(each, cells(each, kinds, part))

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from recording import Fault
-from streamguard import Aclosing, CleanupError, EndReason, guarded, guarded_chain, guarded_stream
+from streamguard import Aclosing, CleanupError, CleanupTimeoutError, EndReason, guarded, guarded_chain, guarded_stream
 
 from .witness import Witness, call_soon, pause, var
 
@@ -336,6 +336,16 @@ async def promised(witness: Witness, name: str) -> AsyncIterator[int]:
     return plain(witness, name)
 
 
+async def hanging(witness: Witness, name: str) -> AsyncGenerator[int, None]:
+    """Its cleanup takes as long as it may."""
+    try:
+        for number in (1, 2, 3):
+            await pause()
+            yield number
+    finally:
+        await anyio.sleep_forever()
+
+
 Make = Callable[[Witness, str], Any]
 
 SOURCES: dict[str, Make] = {
@@ -371,7 +381,12 @@ ON_ASYNCIO: dict[str, Make] = {
     "run": BackgroundRun,
 }
 """Sources that only asyncio has."""
-OWN_ERRORS: dict[str, tuple[type[BaseException], ...]] = {"yielding": (CleanupError,)}
+HANGING: dict[str, Make] = {"hanging": hanging}
+"""Sources that want a short limit, and a way out before their end."""
+OWN_ERRORS: dict[str, tuple[type[BaseException], ...]] = {
+    "yielding": (CleanupError,),
+    "hanging": (CleanupTimeoutError,),
+}
 """What streamguard itself raises for a kind of source."""
 
 # -- ways out
@@ -474,6 +489,45 @@ async def hand_off(stream: Any, witness: Witness) -> None:
             stream.hand_off(plain(witness, "c"))
 
 
+# -- faults beside those of sources and bodies
+
+
+def _failing_predicate(option: str) -> Callable[[Witness], dict[str, Any]]:
+    return lambda witness: {option: lambda _: witness.fail(Fault(option))}
+
+
+def _failing_tail(witness: Witness) -> dict[str, Any]:
+    async def tail(end: Any) -> None:
+        await witness.tail(end)
+        witness.tail_failed = True
+        witness.fail(Fault("tail"))
+
+    return {"tail": tail}
+
+
+def _failing_cancel(witness: Witness) -> dict[str, Any]:
+    async def cancel(*source: object) -> None:
+        await witness.cancel(*source)
+        witness.fail(Fault("cancel"))
+
+    return {"cancel": cancel}
+
+
+def _short_limit(witness: Witness) -> dict[str, Any]:
+    """A close that hangs is cut soon; what else has the same limit does not wait."""
+    return {"cleanup_timeout": 0.02, "tail": witness.tail_at_once, "cancel": witness.cancel_at_once}
+
+
+FAULTS: dict[str, Callable[[Witness], dict[str, Any]]] = {
+    "until fails": _failing_predicate("until"),
+    "where fails": _failing_predicate("where"),
+    "tail fails": _failing_tail,
+    "cancel fails": _failing_cancel,
+    "out of time": _short_limit,
+}
+"""Options of a guard that bring a fault."""
+
+
 # -- guards
 
 
@@ -525,9 +579,10 @@ class Program:
     source: str
     way: str
     guard: str
+    fault: str = ""
 
     def __str__(self) -> str:
-        return f"{self.guard}, {self.source}, {self.way}"
+        return ", ".join(filter(None, (self.guard, self.source, self.way, self.fault)))
 
     @property
     def is_bare(self) -> bool:
@@ -536,7 +591,9 @@ class Program:
     async def run(self, witness: Witness) -> None:
         """Run it to its end; errors that leave the block are only noted."""
         way = WAYS.get(self.way) or FOR_CHAINS[self.way]
-        make = SOURCES.get(self.source) or ON_ASYNCIO[self.source]
+        if self.fault:
+            way = replace(way, options={**way.options, **FAULTS[self.fault](witness)})
+        make = {**SOURCES, **ON_ASYNCIO, **HANGING}[self.source]
         block = witness.stream = GUARDS[self.guard](make, witness, way)
         try:
             await self._consume(block, way, witness)

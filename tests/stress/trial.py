@@ -37,7 +37,7 @@ class Trial:
     asked: set[str] = field(default_factory=set)
     """What was done before the program was at its end, so that it must tell."""
     acts: int = 0
-    """How often anything was done to it."""
+    """How often anything was done to it before its end."""
     outcome: str = ""
     helped: str = ""
 
@@ -56,7 +56,7 @@ class Trial:
 
     def act(self, what: str) -> None:
         """Cancel the program, or whoever reads or closes for it."""
-        self.acts += 1
+        self.acts += not self.has_ended
         match what:
             case "native":
                 self.too_late |= self.has_ended
@@ -115,11 +115,15 @@ class Trial:
             await self.witness.asked_to_close.wait()
             await self.witness.stream.aclose()
 
-    async def run(self, around: AbstractContextManager[object] | None = None) -> None:
-        """Run the program alone, with everything watched; `around` it is what cancels it."""
+    async def run(
+        self,
+        around: AbstractContextManager[object] | None = None,
+        disturb: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """Run the program alone, with everything watched; `around` it, or beside it, is what cancels it."""
         self.witness.start()
         with around or nullcontext():
-            await self.perform()
+            await self.perform(disturb)
         self.witness.stop()
         gc.collect()
 

@@ -39,8 +39,23 @@ def call_soon(function: Callable[[], object]) -> None:
         asyncio.get_running_loop().call_soon(function)
 
 
-async def pause() -> None:
-    """Wait for something that comes at the next turn of the loop."""
+pace: contextvars.ContextVar[Callable[[], float]] = contextvars.ContextVar("pace", default=lambda: 0.0)
+"""How many seconds the next pause takes; 0 for one turn of the loop."""
+
+
+CLEANUP = 0.1
+"""How much quicker a cleanup is: a close is patient for a second, then it hurries on what was dropped."""
+
+
+HURRIED = "streamguard: the close of"
+"""What the task is called that does this."""
+
+
+async def pause(share: float = 1) -> None:
+    """Wait for something that comes at the next turn of the loop, or after a while."""
+    if seconds := pace.get()() * share:
+        await anyio.sleep(seconds)
+        return
     event = anyio.Event()
     call_soon(event.set)
     await event.wait()
@@ -88,7 +103,7 @@ class Resource:
         self._check_task()
         try:
             for _ in range(self._turns):
-                await pause()
+                await pause(CLEANUP)
         except BaseException:
             self.cut = True
             if self.by_itself:
@@ -104,7 +119,13 @@ class Resource:
             self._witness.fail(fault)
 
     def _check_task(self) -> None:
-        if this_task() is not self._task and not (self._dropped and backend() == "asyncio"):
+        task: Any = this_task()
+        if task is self._task or (self._dropped and backend() == "asyncio"):
+            return
+        name = task.name if backend() == "trio" else task.get_name()
+        if self._witness.is_in_a_crowd and name.startswith(HURRIED):
+            self._witness.hurried += 1
+        else:
             self._witness.note(f"{self.name} is closed in another task")
 
     def faults(self, *, may_cut: bool) -> Iterator[str]:
@@ -130,6 +151,7 @@ class Witness:
         self.records: list[logging.LogRecord] = []
         self.ends: list[StreamEnd[int]] = []
         """What the tail was given."""
+        self.tail_failed = False
         self.end: StreamEnd[int] | None = None
         self.entered = False
         self.has_left = False
@@ -150,7 +172,16 @@ class Witness:
         self.read_scope: anyio.CancelScope | None = None
         self._faults: list[str] = []
         self._handler = _Handler(self.records)
+        self._others: set[object] | None = None
+        """Tasks that are not left behind; in a crowd none is looked at."""
+        self.hurried = 0
+        """How often, in a crowd, a close was so late that what was dropped was closed in another task."""
         self._generators: list[weakref.ref[AsyncGenerator[Any, Any]]] = []
+
+    @property
+    def is_in_a_crowd(self) -> bool:
+        """Whether others run beside it, so that this one was not started."""
+        return self._others is None
 
     def note(self, fault: str) -> None:
         """Something is wrong."""
@@ -176,6 +207,14 @@ class Witness:
         await pause()
         self.log.append("tail")
 
+    def cancel_at_once(self, *source: object) -> None:
+        self.cancels.append(source)
+        self.log.append("cancel")
+
+    def tail_at_once(self, end: StreamEnd[int]) -> None:
+        self.ends.append(end)
+        self.log.append("tail")
+
     def leave(self, error: BaseException | None) -> None:
         """The block has been left: look at once at what is there."""
         self.has_left = True
@@ -193,7 +232,7 @@ class Witness:
         # Tuples: the collector cannot see into what Python returns here.
         self._hooks = firstiter, finalizer = tuple(sys.get_asyncgen_hooks())
         self._tell_loop = firstiter or _nothing
-        sys.set_asyncgen_hooks(self._started, finalizer)
+        sys.set_asyncgen_hooks(self._firstiter, finalizer)
         for name in LOGGERS:
             logging.getLogger(name).addHandler(self._handler)
         sys.unraisablehook = self._on_unraisable
@@ -202,10 +241,11 @@ class Witness:
 
     def expect(self, task: object) -> None:
         """This task is the program's own."""
-        self._others.add(task)
+        if self._others is not None:
+            self._others.add(task)
 
     def stop(self) -> None:
-        if sys.get_asyncgen_hooks() != (self._started, self._hooks[1]):
+        if sys.get_asyncgen_hooks() != (self._firstiter, self._hooks[1]):
             self.note("the hooks for async generators are not those before")
         sys.set_asyncgen_hooks(*self._hooks)
         for name in LOGGERS:
@@ -214,8 +254,12 @@ class Witness:
         if backend() == "asyncio":
             asyncio.get_running_loop().set_exception_handler(None)
 
-    def _started(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def started(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """A generator of the program is iterated for the first time."""
         self._generators.append(weakref.ref(generator))
+
+    def _firstiter(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.started(generator)
         self._tell_loop(generator)
 
     def _on_unraisable(self, unraisable: Any) -> None:
@@ -225,9 +269,10 @@ class Witness:
         self.note(f"the loop: {context['message']} {context.get('exception')!r}")
 
     def _left(self) -> Iterator[object]:
-        for task in tasks(backend()):
-            if task not in self._others and task is not this_task():
-                yield task
+        if self._others is not None:
+            for task in tasks(backend()):
+                if task not in self._others and task is not this_task():
+                    yield task
         for reference in self._generators:
             generator = reference()
             if generator is not None and generator.ag_frame is not None:  # type: ignore[attr-defined]
@@ -319,6 +364,7 @@ class Witness:
         for told in self.ends:
             # A cancellation may come while the tail runs, too late for it.
             too_late = end.reason is EndReason.CANCELLED and not (self.body and _is_cancellation(self.body))
+            too_late |= self.tail_failed and end.reason is EndReason.FAILED
             if (told.reason is not end.reason and not too_late) or (told.items, told.last) != (end.items, end.last):
                 yield f"the tail was told {told.reason}, {told.items}, and the end is {end.reason}, {end.items}"
         if end.items != len(self.items) or end.last != (self.items[-1] if self.items else None):
