@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import faulthandler
 import gc
+import itertools
 import logging
 import math
 import sys
@@ -55,6 +56,9 @@ GROWTH_OF_RSS = 0.1
 """The same for the whole process, where what is free is not given back at once."""
 TELLING = 30.0
 """Seconds that a run has to take before its memory tells anything."""
+
+COLLECT_EVERY = 50
+"""Looks at what is open between two collections."""
 
 _here: contextvars.ContextVar[Witness | None] = contextvars.ContextVar("witness", default=None)
 
@@ -179,7 +183,11 @@ class Soak:
 
     async def _look(self, goes_on: Callable[[], bool]) -> None:
         """Count what is open, and how late the loop is."""
-        while goes_on():
+        for number in itertools.count(1):
+            if not goes_on():
+                break
+            if number % COLLECT_EVERY == 0:
+                gc.collect()  # else the process is as large as the garbage of a minute
             began = time.monotonic()
             await anyio.sleep(0.1)
             self.worst_delay = max(self.worst_delay, time.monotonic() - began - 0.1)
