@@ -101,9 +101,11 @@ def serving(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[1])
 def stress(session: nox.Session) -> None:
-    session.install(".", "--group", "test", "--group", "stress")
+    session.install(".", "--group", "test")
+    backend = session.posargs[:1]
     with session.chdir("tests"):
-        session.run("python", "-m", "stress.random_plays")
+        session.run("python", "-m", "stress.random_plays", *backend)
+        session.run("python", "-m", "stress.random_cancels", *backend)
         session.run("python", "-m", "stress.every_cancellation", *session.posargs)
 
 
@@ -112,6 +114,8 @@ def soak(session: nox.Session) -> None:
     session.install(".", "--group", "test", "--group", "web")
     session.run("python", CLIENTS, *session.posargs)
     session.run("python", CLIENTS, "--uvloop", *session.posargs)
+    with session.chdir("tests"):
+        session.run("python", "-m", "stress.soak", *session.posargs)
 
 
 @nox.session

@@ -763,6 +763,31 @@ async def test_exit_waits_for_what_another_task_is_closing() -> None:
     assert waiting.closes == 1
 
 
+async def test_exit_waits_for_the_cancel_that_another_task_called() -> None:
+    """A block that is left while another task closes it, and waits for `cancel`, has the member in its end."""
+    turn = Turn()
+    called, may_end = anyio.Event(), anyio.Event()
+
+    async def cancel(_: object) -> None:
+        called.set()
+        await may_end.wait()
+        turn.log.append("cancelled")
+
+    async def let_end() -> None:
+        await anyio.wait_all_tasks_blocked()
+        may_end.set()
+
+    async with anyio.create_task_group() as group:
+        async with turn.chain(turn.agent("a"), cancel=cancel) as chain:
+            await anext(chain)
+            group.start_soon(chain.aclose)
+            await called.wait()
+            group.start_soon(let_end)
+    assert turn.log == ["start a", "cancelled", "closed a", "tail"]
+    assert [end.items for end in turn.ends] == [1]
+    assert reasons(chain) == [STOPPED]
+
+
 async def test_failure_of_what_another_task_closes() -> None:
     """The error of a close that another task asked for leaves from the exit of the block."""
     turn = Turn()

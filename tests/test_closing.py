@@ -780,6 +780,26 @@ async def test_hung_close_that_another_task_waits_for() -> None:
     assert log == ["closer returned"]
 
 
+async def test_hung_close_that_another_task_asked_for() -> None:
+    """A close that ran out of time is told by the exit of the block, whoever asked for it."""
+    closing = anyio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            closing.set()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        with pytest.raises(CleanupTimeoutError):
+            async with guarded_stream(source(), cleanup_timeout=LIMIT) as stream:
+                await anext(stream)
+                group.start_soon(stream.aclose)
+                await closing.wait()
+    assert [type(error) for error in stream.end.cleanup_errors] == [CleanupTimeoutError]
+
+
 # -- it yields in its `finally`
 
 

@@ -402,6 +402,51 @@ async def test_dropped_while_running_is_closed_at_the_next_step(prefetch: int) -
     assert nest.all_in_one_task()
 
 
+@on_trio
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("at_a_stretch", [False, True])
+async def test_close_that_comes_while_a_dropped_one_is_closed(prefetch: int, at_a_stretch: bool) -> None:
+    """Whoever leaves while the owner closes what was dropped waits for that cleanup, and does not cut it."""
+    log: list[str] = []
+    closing, may_close = anyio.Event(), anyio.Event()
+
+    async def leaf() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            closing.set()
+            await may_close.wait()
+            log.append("leaf")
+
+    async def let_close() -> None:
+        await anyio.wait_all_tasks_blocked()
+        may_close.set()
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            yield 0
+            async for _ in leaf():
+                break
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            log.append("closed")
+
+    async with anyio.create_task_group() as group:
+        async with guarded_stream(
+            outer(), prefetch=prefetch, where=lambda item: not (at_a_stretch and item), cleanup_timeout=0.5
+        ) as stream:
+
+            async def read() -> None:
+                async for _ in stream:
+                    pass
+
+            group.start_soon(read)
+            await closing.wait()
+            group.start_soon(let_close)
+    assert log == ["leaf", "closed"]
+
+
 @only_asyncio
 async def test_close_waits_for_the_finaliser_of_the_loop() -> None:
     """On asyncio the loop closes it at once, in a task of its own; the exit waits until it has."""

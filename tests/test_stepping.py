@@ -12,6 +12,7 @@ import trio
 from spies import on_asyncio, on_trio
 from stories import Log, numbers
 from streamguard import EndReason, guarded_stream
+from streamguard._stepping import STEPS_PER_TURN
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,41 @@ async def test_close_in_the_middle_of_a_drain(prefetch: int) -> None:
             await anext(stream)
     assert log == ["closed", "closer is back"]
     assert stream.end.reason is EndReason.LEFT
+
+
+@pytest.mark.parametrize("prefetch", [0, 1000])
+async def test_close_in_a_pause(prefetch: int) -> None:
+    """A close that comes while the owner lets others have their turn does not wait for what the source does next."""
+    log = Log()
+    nearly = anyio.Event()
+
+    async def source() -> AsyncGenerator[int, None]:
+        try:
+            for number in range(STEPS_PER_TURN):
+                yield number
+            await anyio.sleep_forever()
+        finally:
+            log.note("closed")
+
+    def where(number: int) -> bool:
+        if number == STEPS_PER_TURN - 1:
+            nearly.set()
+        return False
+
+    began = anyio.current_time()
+    async with anyio.create_task_group() as group:
+        stream = guarded_stream(source(), where=where, prefetch=prefetch, cleanup_timeout=4)
+
+        async def close() -> None:
+            await nearly.wait()
+            await stream.aclose()
+
+        async with stream:
+            group.start_soon(close)
+            await anyio.wait_all_tasks_blocked()
+            assert [number async for number in stream] == []
+    assert log == ["closed"]
+    assert anyio.current_time() - began < 3
 
 
 @on_trio

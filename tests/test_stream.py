@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from recording import Fault
 from spies import on_asyncio, spawned_tasks
 from stories import Log, cancel_when_blocked, numbers, read_all, waiting
 from streamguard import EndReason, GuardedStream, StreamEnd, guarded_stream
@@ -686,6 +687,30 @@ async def test_aclose_calls_cancel_first(awaits: bool) -> None:
         await stream.aclose()
         assert log == ["cancelled", "closed"]
     assert log == ["cancelled", "closed"]
+
+
+async def test_exit_waits_for_the_cancel_that_another_task_called() -> None:
+    """A block that is left while another task closes, and waits for `cancel`, is left with the error of that."""
+    log = Log()
+    called, may_end = anyio.Event(), anyio.Event()
+
+    async def cancel() -> None:
+        called.set()
+        await may_end.wait()
+        raise Fault
+
+    async def let_end() -> None:
+        await anyio.wait_all_tasks_blocked()
+        may_end.set()
+
+    async with anyio.create_task_group() as group:
+        with pytest.raises(Fault):
+            async with guarded_stream(numbers(log), cancel=cancel, tail=lambda _: log.append("tail")) as stream:
+                assert await anext(stream) == 1
+                group.start_soon(stream.aclose)
+                await called.wait()
+                group.start_soon(let_end)
+    assert log == ["closed", "tail"]
 
 
 async def test_cancel_that_closes_the_stream() -> None:

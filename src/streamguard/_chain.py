@@ -184,7 +184,7 @@ class GuardedChain(Block[T]):
         remembered: list[BaseException] = []
         errors: tuple[BaseException, ...] = ()
         try:
-            errors = await self._close_member(NO_DETAILS, None, remembered, may_drain=False)
+            errors = await self._close_member(NO_DETAILS, None, remembered, leaving=False)
             remembered += [error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit)]
             if remembered:
                 raise remembered[-1]  # an interrupt rather than a cancellation
@@ -195,7 +195,7 @@ class GuardedChain(Block[T]):
             del errors
 
     async def _close_member(
-        self, details: Details, body: BaseException | None, remembered: list[BaseException], *, may_drain: bool
+        self, details: Details, body: BaseException | None, remembered: list[BaseException], *, leaving: bool
     ) -> tuple[BaseException, ...]:
         owner, total = self._owner, self._outcome
         assert owner is not None
@@ -205,9 +205,9 @@ class GuardedChain(Block[T]):
         cancel, options = self._cancel, self._options
         if cancel is not None:
             options = replace(options, cancel=lambda: cancel(owner.source.opened))
-        await close_stream(owner, options, outcome, details, may_drain=may_drain)
+        await close_stream(owner, options, outcome, details, leaving=leaving)
         end = StreamEnd(*facts(owner, outcome))
-        if not may_drain:  # it is replaced, or at its end: nothing leaves the block
+        if not leaving:  # it is replaced, or at its end: nothing leaves the block
             end = replace(end, reason=owner.reason or EndReason.LEFT, error=outcome.ended_by)
         if self._owner is owner:  # else another task, which closed it as well, was first to note it
             self._owner = None
@@ -217,13 +217,13 @@ class GuardedChain(Block[T]):
         return end.cleanup_errors
 
     async def _close_all(
-        self, details: Details, body: BaseException | None, remembered: list[BaseException], *, may_drain: bool
+        self, details: Details, body: BaseException | None, remembered: list[BaseException], *, leaving: bool
     ) -> None:
         """Close the current member and those to come; if another task is doing it, wait for that."""
         assert self._all_closed is not None
         owner = self._owner
-        if self._closing and owner is not None and not owner.closing:
-            # Called from `cancel`, which whoever leaves is waiting for: not for ever.
+        if self._closing and owner is not None and not owner.closing and not leaving:
+            # Called from `cancel`, which whoever closes is waiting for: not for ever.
             await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
             return
         if self._closing:
@@ -232,7 +232,7 @@ class GuardedChain(Block[T]):
         self._closing = True
         try:
             if self._owner is not None:
-                await self._close_member(details, body, remembered, may_drain=may_drain)
+                await self._close_member(details, body, remembered, leaving=leaving)
             await self._close_unstarted(remembered)
         finally:
             self._all_closed.finish()
@@ -247,7 +247,7 @@ class GuardedChain(Block[T]):
             self._ends.append(replace(_NOTHING_BEFORE, cleanup_errors=tuple(owner.cleanup_errors), source=member))
 
     async def _close_now(self, remembered: list[BaseException]) -> None:
-        await self._close_all(NO_DETAILS, None, remembered, may_drain=False)
+        await self._close_all(NO_DETAILS, None, remembered, leaving=False)
 
     # -- the block
 
@@ -272,7 +272,7 @@ class GuardedChain(Block[T]):
             outcome.leave_by(body)
             self._reason = self._reason or EndReason.LEFT
             # Every wait inside is shielded and has the limit, by `Task.join`.
-            await self._close_all((kind, body, trace), body, outcome.remembered, may_drain=True)  # noqa: ASYNC102
+            await self._close_all((kind, body, trace), body, outcome.remembered, leaving=True)  # noqa: ASYNC102
             if self._options.release_agents:
                 self._ends = [release(end, outcome) for end in self._ends]
             self._end = self._describe(outcome)

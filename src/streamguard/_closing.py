@@ -29,11 +29,23 @@ PULSE = 0.01
 async def close(owner: Owner[T], details: Details, limit: Limit, remembered: list[BaseException]) -> None:
     """Close the source and wait until it is closed; any number of tasks may call this."""
     owner.stop(EndReason.LEFT)
+    if owner.closed is not None:
+        # Not for the source alone: whoever closes it may have to tell that it ran out of time.
+        await owner.closed.join(None, remembered)
+        return
     if owner.state is State.DONE or owner.task.done:
         return
     if owner.closing:
         await owner.task.join(None, remembered)
         return
+    owner.closed = owner.make_task()
+    try:
+        await _close(owner, details, limit, remembered)
+    finally:
+        owner.closed.finish()
+
+
+async def _close(owner: Owner[T], details: Details, limit: Limit, remembered: list[BaseException]) -> None:
     owner.details = details
     owner.closing = owner.members.closing = True
     owner.draining = False

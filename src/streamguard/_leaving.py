@@ -25,16 +25,19 @@ T = TypeVar("T")
 
 
 async def close_stream(
-    owner: Owner[T], options: Options[T], outcome: Outcome, details: Details, *, may_drain: bool = True
+    owner: Owner[T], options: Options[T], outcome: Outcome, details: Details, *, leaving: bool = True
 ) -> None:
-    """Drain or cancel a source, as the options say, and close it."""
+    """Drain or cancel a source, as the options say, and close it; ``leaving`` if the block itself is left."""
     owner.check_loop()
-    if may_drain and options.on_early_exit == "drain" and outcome.body is None:
+    if leaving and options.on_early_exit == "drain" and outcome.body is None:
         await _closing.drain(owner, limit(owner, options), outcome.remembered)
     owner.stop(EndReason.LEFT)
     if options.cancel is not None:
         await call_cancel(owner, options, outcome.remembered)
-    if owner.state is not State.DONE:
+        if leaving and owner.cancelling is not None:
+            # Another task may have called it: its errors are told here, and the tail is the last.
+            await owner.cancelling.join(None, outcome.remembered)
+    if owner.state is not State.DONE or owner.closed is not None:
         await _closing.close(owner, details, limit(owner, options), outcome.remembered)
     owner.details = NO_DETAILS  # a traceback holds the owner
     outcome.unread = owner.take_failure()
@@ -49,7 +52,11 @@ async def call_cancel(owner: Owner[Any], options: Options[Any], remembered: list
     if options.cancel is None or owner.exhausted or owner.cancel_called:
         return
     owner.cancel_called = True
-    await call(owner, options, remembered, options.cancel, (), f"the cancel of {owner.name}")
+    owner.cancelling = cancelling = owner.make_task()
+    try:
+        await call(owner, options, remembered, options.cancel, (), f"the cancel of {owner.name}")
+    finally:
+        cancelling.finish()
 
 
 def facts(owner: Owner[T], outcome: Outcome) -> Facts[T]:

@@ -33,7 +33,9 @@ class Owner(Stepper[T]):
         "abandoned",
         "asked",
         "cancel_called",
+        "cancelling",
         "cleanup_errors",
+        "closed",
         "details",
         "members",
         "task",
@@ -49,6 +51,10 @@ class Owner(Stepper[T]):
         """Whether nobody will leave the block, so that errors have to be told here."""
         self.cancel_called = False
         """Whether the user's ``cancel`` was called."""
+        self.cancelling: Task | None = None
+        """That call: never started, only waited for and finished."""
+        self.closed: Task | None = None
+        """The close by whoever asked for it first; the same."""
         self.details: Details = NO_DETAILS
         """The body's error, for context managers."""
         self.cleanup_errors: list[BaseException] = []

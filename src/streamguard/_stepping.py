@@ -77,6 +77,9 @@ class Stepper(Handoff[T]):
                 steps -= 1
                 if dropped or not steps:
                     await self._pause()
+                    if self.closing:
+                        return
+                    self.state = _RUNNING
                     steps = STEPS_PER_TURN
                 continue
             item = None  # the reader's now
@@ -85,11 +88,11 @@ class Stepper(Handoff[T]):
                 await self.park()
                 if self.wanted or self.draining:
                     break
+            if dropped and not self.closing:
+                await self.close_dropped()
             if self.closing:
                 return
             self.state = _RUNNING
-            if dropped:
-                await self.close_dropped()
         self.end()
 
     async def run_ahead(self) -> None:
@@ -122,17 +125,20 @@ class Stepper(Handoff[T]):
                 # If what was made is less than may stand ahead, the reader has taken some: others had their turn.
                 if dropped or not steps or self.prefetch > STEPS_PER_TURN:
                     await self._pause()
+                    if self.closing:
+                        return
+                    self.state = _RUNNING
             else:
                 item = None  # the reader's now
                 self.resting = True
                 self.state = _IDLE
                 while not (self.wanted or self.closing or self.draining):
                     await self.park()
+                if dropped and not self.closing:
+                    await self.close_dropped()
                 if self.closing:
                     return
                 self.state = _RUNNING
-                if dropped:
-                    await self.close_dropped()
             room = self._room()
             steps = STEPS_PER_TURN
         self.end()
@@ -141,10 +147,10 @@ class Stepper(Handoff[T]):
         return min(self.prefetch - len(self.ahead), STEPS_PER_TURN)
 
     async def _pause(self) -> None:
-        """Let others have their turn, between two items that are made at a stretch."""
+        """Let others have their turn, between two items that are made at a stretch; who is closing may come then."""
         self.state = _IDLE
         await self.let_others_run()
-        self.state = _RUNNING
+        # Idle all the while: what waits now is a cleanup, which a close that comes meanwhile must not cut.
         await self.close_dropped()
 
     def _picks(self, item: T) -> bool:

@@ -23,9 +23,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from loopback import Client, Server
-from nothing_left import collect_until_quiet, open_generators, tasks
+from nothing_left import open_generators, tasks
 from streamguard import StreamEnd
 from streamguard.starlette import GuardedStreamingResponse
+from stress.memory import blocks, rss
 
 CHUNK = b"x" * 100_000
 PATIENCE = 30.0
@@ -110,16 +111,6 @@ async def quiet(server: Server, counts: Counter[str]) -> None:
             if seen != (seen := counts["requests"]):
                 limit.reschedule(loop.time() + PATIENCE)
             await asyncio.sleep(0.01)
-
-
-def blocks() -> int:
-    collect_until_quiet()
-    return sys.getallocatedblocks()
-
-
-def rss() -> float:
-    """MiB that the process has in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def soak(options: argparse.Namespace) -> list[str]:

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from recording import Fault
-from streamguard import Aclosing, CleanupError, EndReason, guarded, guarded_chain, guarded_stream
+from streamguard import Aclosing, CleanupError, CleanupTimeoutError, EndReason, guarded, guarded_chain, guarded_stream
 
 from .witness import Witness, call_soon, pause, var
 
@@ -126,7 +126,12 @@ async def in_fired_timeout(witness: Witness, name: str) -> AsyncGenerator[int, N
     async with witness.resource(f"{name}.source"):
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as timeout:
-                witness.fuse = lambda: timeout.reschedule(0)
+
+                def light() -> None:
+                    with suppress(RuntimeError):  # it has expired, or its block is left
+                        timeout.reschedule(0)
+
+                witness.fuse = light
                 for number in (1, 2):
                     await pause()
                     yield number
@@ -147,8 +152,10 @@ async def impatient(witness: Witness, name: str) -> AsyncGenerator[int, None]:
 async def with_token(witness: Witness, name: str) -> AsyncGenerator[int, None]:
     token = var.set("inside")
     try:
-        async for item in plain(witness, name):
-            yield item
+        async with witness.resource(f"{name}.source"):
+            for number in (1, 2, 3):
+                await pause()
+                yield number
     finally:
         var.reset(token)
 
@@ -292,13 +299,15 @@ class Closable:
 
     def __init__(self, witness: Witness, name: str) -> None:
         self._resource = witness.resource(f"{name}.source")
+        self._is_open = False
         self._number = 0
 
     def __aiter__(self) -> AsyncIterator[int]:
         return self
 
     async def __anext__(self) -> int:
-        if self._number == 0:
+        if not self._is_open:
+            self._is_open = True
             await self._resource.__aenter__()
         await pause()
         self._number += 1
@@ -307,7 +316,7 @@ class Closable:
         return self._number
 
     async def aclose(self) -> None:
-        if self._number or self._resource.cleanups:
+        if self._is_open:
             await self._resource.__aexit__(GeneratorExit, GeneratorExit(), None)
 
 
@@ -325,6 +334,16 @@ class Iterable:
 async def promised(witness: Witness, name: str) -> AsyncIterator[int]:
     await pause()
     return plain(witness, name)
+
+
+async def hanging(witness: Witness, name: str) -> AsyncGenerator[int, None]:
+    """Its cleanup takes as long as it may."""
+    try:
+        for number in (1, 2, 3):
+            await pause()
+            yield number
+    finally:
+        await anyio.sleep_forever()
 
 
 Make = Callable[[Witness, str], Any]
@@ -362,7 +381,12 @@ ON_ASYNCIO: dict[str, Make] = {
     "run": BackgroundRun,
 }
 """Sources that only asyncio has."""
-OWN_ERRORS: dict[str, tuple[type[BaseException], ...]] = {"yielding": (CleanupError,)}
+HANGING: dict[str, Make] = {"hanging": hanging}
+"""Sources that want a short limit, and a way out before their end."""
+OWN_ERRORS: dict[str, tuple[type[BaseException], ...]] = {
+    "yielding": (CleanupError,),
+    "hanging": (CleanupTimeoutError,),
+}
 """What streamguard itself raises for a kind of source."""
 
 # -- ways out
@@ -465,6 +489,45 @@ async def hand_off(stream: Any, witness: Witness) -> None:
             stream.hand_off(plain(witness, "c"))
 
 
+# -- faults beside those of sources and bodies
+
+
+def _failing_predicate(option: str) -> Callable[[Witness], dict[str, Any]]:
+    return lambda witness: {option: lambda _: witness.fail(Fault(option))}
+
+
+def _failing_tail(witness: Witness) -> dict[str, Any]:
+    async def tail(end: Any) -> None:
+        await witness.tail(end)
+        witness.tail_failed = True
+        witness.fail(Fault("tail"))
+
+    return {"tail": tail}
+
+
+def _failing_cancel(witness: Witness) -> dict[str, Any]:
+    async def cancel(*source: object) -> None:
+        await witness.cancel(*source)
+        witness.fail(Fault("cancel"))
+
+    return {"cancel": cancel}
+
+
+def _short_limit(witness: Witness) -> dict[str, Any]:
+    """A close that hangs is cut soon; what else has the same limit does not wait."""
+    return {"cleanup_timeout": 0.02, "tail": witness.tail_at_once, "cancel": witness.cancel_at_once}
+
+
+FAULTS: dict[str, Callable[[Witness], dict[str, Any]]] = {
+    "until fails": _failing_predicate("until"),
+    "where fails": _failing_predicate("where"),
+    "tail fails": _failing_tail,
+    "cancel fails": _failing_cancel,
+    "out of time": _short_limit,
+}
+"""Options of a guard that bring a fault."""
+
+
 # -- guards
 
 
@@ -516,9 +579,10 @@ class Program:
     source: str
     way: str
     guard: str
+    fault: str = ""
 
     def __str__(self) -> str:
-        return f"{self.guard}, {self.source}, {self.way}"
+        return ", ".join(filter(None, (self.guard, self.source, self.way, self.fault)))
 
     @property
     def is_bare(self) -> bool:
@@ -527,7 +591,9 @@ class Program:
     async def run(self, witness: Witness) -> None:
         """Run it to its end; errors that leave the block are only noted."""
         way = WAYS.get(self.way) or FOR_CHAINS[self.way]
-        make = SOURCES.get(self.source) or ON_ASYNCIO[self.source]
+        if self.fault:
+            way = replace(way, options={**way.options, **FAULTS[self.fault](witness)})
+        make = {**SOURCES, **ON_ASYNCIO, **HANGING}[self.source]
         block = witness.stream = GUARDS[self.guard](make, witness, way)
         try:
             await self._consume(block, way, witness)

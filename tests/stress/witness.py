@@ -39,8 +39,23 @@ def call_soon(function: Callable[[], object]) -> None:
         asyncio.get_running_loop().call_soon(function)
 
 
-async def pause() -> None:
-    """Wait for something that comes at the next turn of the loop."""
+pace: contextvars.ContextVar[Callable[[], float]] = contextvars.ContextVar("pace", default=lambda: 0.0)
+"""How many seconds the next pause takes; 0 for one turn of the loop."""
+
+
+CLEANUP = 0.1
+"""How much quicker a cleanup is: a close is patient for a second, then it hurries on what was dropped."""
+
+
+HURRIED = "streamguard: the close of"
+"""What the task is called that does this."""
+
+
+async def pause(share: float = 1) -> None:
+    """Wait for something that comes at the next turn of the loop, or after a while."""
+    if seconds := pace.get()() * share:
+        await anyio.sleep(seconds)
+        return
     event = anyio.Event()
     call_soon(event.set)
     await event.wait()
@@ -88,18 +103,29 @@ class Resource:
         self._check_task()
         try:
             for _ in range(self._turns):
-                await pause()
+                await pause(CLEANUP)
         except BaseException:
             self.cut = True
+            if self.by_itself:
+                self._witness.displaced += leaves_of(error)
             raise
         self._check_task()
         self.closed = True
         self._witness.log.append(f"closed {self.name}")
         if self._fails:
-            self._witness.fail(CleanupFault(self.name))
+            self._witness.eats_cancellations |= _is_cancellation(error)
+            fault = CleanupFault(self.name)
+            fault.__cause__ = error if self.by_itself else None
+            self._witness.fail(fault)
 
     def _check_task(self) -> None:
-        if this_task() is not self._task and not (self._dropped and backend() == "asyncio"):
+        task: Any = this_task()
+        if task is self._task or (self._dropped and backend() == "asyncio"):
+            return
+        name = task.name if backend() == "trio" else task.get_name()
+        if self._witness.is_in_a_crowd and name.startswith(HURRIED):
+            self._witness.hurried += 1
+        else:
             self._witness.note(f"{self.name} is closed in another task")
 
     def faults(self, *, may_cut: bool) -> Iterator[str]:
@@ -120,9 +146,12 @@ class Witness:
         self.resources: list[Resource] = []
         self.raised: list[BaseException] = []
         """What the body, a source, a cleanup raised on purpose."""
+        self.displaced: list[BaseException] = []
+        """Errors of a source whose own cleanup was cancelled, as part of a step: Python keeps only the cancellation."""
         self.records: list[logging.LogRecord] = []
         self.ends: list[StreamEnd[int]] = []
         """What the tail was given."""
+        self.tail_failed = False
         self.end: StreamEnd[int] | None = None
         self.entered = False
         self.has_left = False
@@ -131,8 +160,10 @@ class Witness:
         self.left_by: BaseException | None = None
         self.at_its_end = False
         """Whether nothing follows but one last checkpoint."""
-        self.cancels = 0
-        """How often the guard's `cancel` was called."""
+        self.eats_cancellations = False
+        """Whether a cleanup has failed while a cancellation passed: in the reader's own task, that one is gone."""
+        self.cancels: list[tuple[object, ...]] = []
+        """What the guard's `cancel` was called with: a chain's with the source."""
         self.fuse: Callable[[], object] = lambda: None
         """Sets off what the source has prepared."""
         self.lock = anyio.Lock()
@@ -141,7 +172,16 @@ class Witness:
         self.read_scope: anyio.CancelScope | None = None
         self._faults: list[str] = []
         self._handler = _Handler(self.records)
+        self._others: set[object] | None = None
+        """Tasks that are not left behind; in a crowd none is looked at."""
+        self.hurried = 0
+        """How often, in a crowd, a close was so late that what was dropped was closed in another task."""
         self._generators: list[weakref.ref[AsyncGenerator[Any, Any]]] = []
+
+    @property
+    def is_in_a_crowd(self) -> bool:
+        """Whether others run beside it, so that this one was not started."""
+        return self._others is None
 
     def note(self, fault: str) -> None:
         """Something is wrong."""
@@ -157,14 +197,22 @@ class Witness:
     def resource(self, name: str, turns: int = 2, *, fails: bool = False, dropped: bool = False) -> Resource:
         return Resource(self, name, turns, fails=fails, dropped=dropped)
 
-    async def cancel(self, *_: object) -> None:
-        self.cancels += 1
+    async def cancel(self, *source: object) -> None:
+        self.cancels.append(source)
         await pause()
         self.log.append("cancel")
 
     async def tail(self, end: StreamEnd[int]) -> None:
         self.ends.append(end)
         await pause()
+        self.log.append("tail")
+
+    def cancel_at_once(self, *source: object) -> None:
+        self.cancels.append(source)
+        self.log.append("cancel")
+
+    def tail_at_once(self, end: StreamEnd[int]) -> None:
+        self.ends.append(end)
         self.log.append("tail")
 
     def leave(self, error: BaseException | None) -> None:
@@ -184,7 +232,7 @@ class Witness:
         # Tuples: the collector cannot see into what Python returns here.
         self._hooks = firstiter, finalizer = tuple(sys.get_asyncgen_hooks())
         self._tell_loop = firstiter or _nothing
-        sys.set_asyncgen_hooks(self._started, finalizer)
+        sys.set_asyncgen_hooks(self._firstiter, finalizer)
         for name in LOGGERS:
             logging.getLogger(name).addHandler(self._handler)
         sys.unraisablehook = self._on_unraisable
@@ -193,10 +241,11 @@ class Witness:
 
     def expect(self, task: object) -> None:
         """This task is the program's own."""
-        self._others.add(task)
+        if self._others is not None:
+            self._others.add(task)
 
     def stop(self) -> None:
-        if sys.get_asyncgen_hooks() != (self._started, self._hooks[1]):
+        if sys.get_asyncgen_hooks() != (self._firstiter, self._hooks[1]):
             self.note("the hooks for async generators are not those before")
         sys.set_asyncgen_hooks(*self._hooks)
         for name in LOGGERS:
@@ -205,8 +254,12 @@ class Witness:
         if backend() == "asyncio":
             asyncio.get_running_loop().set_exception_handler(None)
 
-    def _started(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def started(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """A generator of the program is iterated for the first time."""
         self._generators.append(weakref.ref(generator))
+
+    def _firstiter(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.started(generator)
         self._tell_loop(generator)
 
     def _on_unraisable(self, unraisable: Any) -> None:
@@ -216,9 +269,10 @@ class Witness:
         self.note(f"the loop: {context['message']} {context.get('exception')!r}")
 
     def _left(self) -> Iterator[object]:
-        for task in tasks(backend()):
-            if task not in self._others and task is not this_task():
-                yield task
+        if self._others is not None:
+            for task in tasks(backend()):
+                if task not in self._others and task is not this_task():
+                    yield task
         for reference in self._generators:
             generator = reference()
             if generator is not None and generator.ag_frame is not None:  # type: ignore[attr-defined]
@@ -257,6 +311,7 @@ class Witness:
         kept = self._kept_errors()
         for error in self.raised:
             seen = any(error is other for other in leaves_of(left))
+            seen = seen or any(error is other for other in self.displaced)
             if not seen and not any(error is other for one in kept for other in leaves_of(one)):
                 yield f"{error!r} was lost"
         logged: Counter[int] = Counter()
@@ -279,9 +334,9 @@ class Witness:
 
     def wrong_calls(self) -> Iterator[str]:
         """What is wrong with what is called once: `cancel`, the tail, the cleanup of a member before the next one."""
-        if self.cancels > 1:
-            yield f"cancel was called {self.cancels} times"
-        if self.log.count("cancel") != self.cancels:
+        if any(before == after for before, after in itertools.combinations(self.cancels, 2)):
+            yield f"cancel was called {len(self.cancels)} times, with {self.cancels}"
+        if self.log.count("cancel") != len(self.cancels):
             yield "cancel was cut"
         if self.log.count("tail") != 1 or len(self.ends) != 1:
             yield f"the tail was called {len(self.ends)} times and ended {self.log.count('tail')} times"
@@ -309,6 +364,7 @@ class Witness:
         for told in self.ends:
             # A cancellation may come while the tail runs, too late for it.
             too_late = end.reason is EndReason.CANCELLED and not (self.body and _is_cancellation(self.body))
+            too_late |= self.tail_failed and end.reason is EndReason.FAILED
             if (told.reason is not end.reason and not too_late) or (told.items, told.last) != (end.items, end.last):
                 yield f"the tail was told {told.reason}, {told.items}, and the end is {end.reason}, {end.items}"
         if end.items != len(self.items) or end.last != (self.items[-1] if self.items else None):
@@ -321,7 +377,7 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _is_cancellation(error: BaseException) -> bool:
+def _is_cancellation(error: BaseException | None) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
