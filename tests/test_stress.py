@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from nothing_left import collect_until_quiet
-from stress import every_cancellation, random_cancels, soak
+from stress import every_cancellation, plays, random_cancels, soak
 from stress.backends import deterministic, run_on
 from stress.programs import ON_ASYNCIO, SOURCES, WAYS, Program
+from stress.random_plays import test_of as make_test
 
 SEED = 1
 STRIDE = 6
@@ -75,10 +76,6 @@ def test_crowd(backend: str) -> None:
 @pytest.mark.parametrize("kind", ["streams", "chains"])
 def test_plays(backend: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to a stream or a chain, from several tasks, goes as the model says."""
-    pytest.importorskip("hypothesis")
-    from stress import plays
-    from stress.random_plays import test_of as make_test
-
     monkeypatch.setattr(logging.getLogger("streamguard"), "disabled", True)  # the model compares what is told otherwise
     states: set[Any] = set()
     play: Callable[[], None] = make_test(getattr(plays, kind), backend, PLAYS, SEED, states)
