@@ -128,7 +128,7 @@ def _collected() -> Iterator[None]:
 
 def run(project: pytest.Pytester, tests: str, *arguments: str) -> pytest.RunResult:
     project.makepyfile(test_it=tests)
-    return project.runpytest_inprocess("-p", "no:xdist", *arguments)
+    return project.runpytest_inprocess("-p", "no:xdist", "-p", "no:hypothesispytest", *arguments)
 
 
 def outcomes(result: pytest.RunResult, **expected: int) -> None:

@@ -544,13 +544,15 @@ import os, signal
 handled = threading.Event()
 
 def on_interrupt(*args):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     handled.set()
     raise KeyboardInterrupt
 
 def interrupt():
     threading.main_thread().join()
-    os.kill(os.getpid(), signal.SIGINT)
-    handled.wait()
+    # More than once: one that comes just before the wait does not end it.
+    while not handled.wait(0.1):
+        os.kill(os.getpid(), signal.SIGINT)
 
 signal.signal(signal.SIGINT, on_interrupt)
 threading.Thread(target=interrupt).start()
