@@ -382,22 +382,25 @@ async def test_dropped_while_running() -> None:
 
 
 @on_trio
-@pytest.mark.parametrize("prefetch", [0, 1])
-async def test_dropped_while_running_is_closed_at_the_next_step(prefetch: int) -> None:
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+async def test_dropped_while_running_is_closed_at_the_next_step(prefetch: int, before: int) -> None:
     """On trio, whose own finaliser would cut its cleanup, it is closed at the next step, in the source's task."""
     nest = Nest()
 
     async def outer() -> AsyncIterator[int]:
         nest.ran_in = this_task()
+        for number in range(before):
+            yield number
         async for _ in nest.leaf():
             break
-        yield 1
+        yield before
         nest.log.append("next step")
-        yield 2
+        yield before + 1
 
     async with guarded_stream(outer(), prefetch=prefetch) as stream:
-        await anext(stream)
-        await anext(stream)
+        for number in range(before + 2):
+            assert await anext(stream) == number
     assert nest.log == ["leaf", "next step"]
     assert nest.all_in_one_task()
 

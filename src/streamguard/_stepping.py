@@ -116,7 +116,7 @@ class Stepper(Handoff[T]):
                 ahead.append(item)
                 if self.reader is not None:
                     self.notify()
-                self.calm = not picky and not self.over
+                self.calm = not picky
                 room -= 1
                 if room > 0 and not (dropped or (picky and self.matching)):
                     continue
