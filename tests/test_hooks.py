@@ -294,6 +294,41 @@ async def test_close_waits_for_what_has_let_go_of_a_lock() -> None:
     assert nest.log == ["told the server", "inner closed", "left"]
 
 
+async def test_dropped_by_what_is_closed_elsewhere() -> None:
+    """What an inner generator drops while another task closes it, since its source waited for it, is closed as well."""
+    log: list[str] = []
+    closing = anyio.Event()
+
+    async def innermost() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await anyio.lowlevel.checkpoint()
+            log.append("innermost")
+
+    async def inner() -> AsyncIterator[int]:
+        items = innermost()  # dropped at the very end
+        try:
+            async for item in items:
+                yield item
+        finally:
+            closing.set()
+            await anyio.wait_all_tasks_blocked()
+            log.append("inner")
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in inner():
+                yield item
+        finally:
+            await closing.wait()
+            log.append("outer")
+
+    async with guarded_stream(outer(), cleanup_timeout=1) as stream:
+        await anext(stream)
+    assert log == ["outer", "inner", "innermost"]
+
+
 async def test_what_the_cleanup_needs_is_never_let_go() -> None:
     """If the inner generator that holds the lock hangs in its own cleanup, both are cut at the limit; none is left."""
     connections = anyio.Semaphore(1)

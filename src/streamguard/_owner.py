@@ -277,6 +277,8 @@ class Owner(Stepper[T]):
         members = self.members
         if not self.task.cut:
             await self.wait_for_others()
+        # What others closed may have dropped more; being dropped, it is known here alone, and not among the suspended.
+        await self.close_dropped()
         if members.suspended():
             # The event loop may hold the last frame until this task has yielded once more.
             await anyio.lowlevel.cancel_shielded_checkpoint()
