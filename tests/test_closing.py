@@ -726,6 +726,32 @@ async def test_abandoned_source_tells_nobody_later(watch: Watch) -> None:
     assert end.cleanup_errors == (caught.value,)
 
 
+@only_trio  # elsewhere a native cancellation goes through the shield
+async def test_shielded_wait_outlasts_the_limit() -> None:
+    """A source that waits in a shield of its own is given up at the deadline, and ends when its wait does."""
+    log: list[str] = []
+    released, ended = anyio.Event(), anyio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+            with anyio.CancelScope(shield=True):
+                await released.wait()
+        finally:
+            log.append("closed")
+            ended.set()
+
+    with Clock() as clock, pytest.raises(CleanupTimeoutError, match="did not obey a cancellation"):
+        async with guarded_stream(source(), cleanup_timeout=LIMIT, tail=lambda _: log.append("tail")) as stream:
+            await anext(stream)
+            await read_in_vain(stream)
+    assert clock.seconds < LIMIT + GRACE + SLACK
+    released.set()
+    await ended.wait()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["tail", "closed"]
+
+
 async def test_abandoned_context_tells_nobody_later(watch: Watch) -> None:
     """The same for an async context manager, which was given the details of the way out."""
     released, ended = anyio.Event(), anyio.Event()
