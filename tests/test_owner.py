@@ -572,6 +572,35 @@ async def test_fires_in_a_source_without_athrow() -> None:
         assert "second" not in log
 
 
+@on_asyncio
+async def test_asyncio_timeout_in_a_source_without_athrow() -> None:
+    """The same for a timeout that cancels only once: the next step is what it hits."""
+
+    class Iterator:
+        timeout = asyncio.timeout(SHORT)
+        steps = 0
+
+        async def __anext__(self) -> int:
+            self.steps += 1
+            if self.steps == 1:
+                await self.timeout.__aenter__()
+            await anyio.lowlevel.checkpoint()
+            return self.steps
+
+        async def aclose(self) -> None:
+            await self.timeout.__aexit__(None, None, None)
+
+    source = Iterator()
+    async with guarded_stream(source) as stream:
+        assert await anext(stream) == 1
+        while not source.timeout.expired():
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(asyncio.CancelledError):
+            await anext(stream)
+    assert source.steps == 2
+
+
 # -- somebody cancels the owner (only on asyncio can a task be cancelled from outside)
 
 

@@ -424,6 +424,9 @@ async def test_native_cancellation_in_the_close_is_freed() -> None:
                 async for item in guard:
                     del item
                     break
+        except asyncio.CancelledError as cancellation:
+            refs.watch("cancellation", cancellation)
+            raise
         finally:
             del guard
 
@@ -437,6 +440,43 @@ async def test_native_cancellation_in_the_close_is_freed() -> None:
         del task
         await another_turn()
         assert refs.alive == []
+
+
+@only_asyncio
+async def test_native_cancellation_of_a_closer_is_freed() -> None:
+    """The same of a task that was cancelled while it closed a stream by `aclose()`."""
+    refs = References()
+    closing, go_on = anyio.Event(), anyio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            closing.set()
+            await go_on.wait()
+
+    async def close(guard: Any) -> None:
+        try:
+            await guard.aclose()
+        except asyncio.CancelledError as cancellation:
+            refs.watch("cancellation", cancellation)
+            raise
+        finally:
+            del guard
+
+    with no_collector():
+        async with guarded_stream(source()) as guard:
+            await anext(guard)
+            task = asyncio.create_task(close(guard))
+            await closing.wait()
+            task.cancel()
+            go_on.set()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            del task
+        await another_turn()
+        assert refs.alive == []
+    assert refs.number == 1
 
 
 async def test_close_by_another_task_is_freed() -> None:
