@@ -740,6 +740,26 @@ async def test_source_raises_a_cancellation_of_its_own() -> None:
     await asyncio.sleep(0)
 
 
+@on_asyncio
+async def test_closed_behind_cancel_after_a_cancellation_of_its_own() -> None:
+    """A source that raised a CancelledError of its own is closed when the block is left, after `cancel`, as always."""
+    log: list[str] = []
+
+    class Iterator:
+        async def __anext__(self) -> int:
+            raise asyncio.CancelledError
+
+        async def aclose(self) -> None:
+            log.append("closed")
+
+    async with guarded_stream(Iterator(), cancel=lambda: log.append("cancel")) as stream:
+        with pytest.raises(asyncio.CancelledError):
+            await anext(stream)
+        await anyio.wait_all_tasks_blocked()
+        log.append("body")
+    assert log == ["body", "cancel", "closed"]
+
+
 # -- errors
 
 

@@ -1,5 +1,6 @@
 """What can be guarded: each shape of source is opened, stepped and closed by one task, and closed once."""
 
+import asyncio
 import functools
 import inspect
 import warnings
@@ -14,8 +15,8 @@ import trio
 import wrapt
 
 from nothing_left import Watch
-from spies import on_trio, spawned_tasks, this_task
-from stories import Run, Story, generator
+from spies import on_asyncio, on_trio, spawned_tasks, this_task
+from stories import Run, Story, generator, read_in_vain
 from streamguard import Aclosing, EndReason, GuardedStream, guarded_stream
 
 pytestmark = pytest.mark.anyio
@@ -795,6 +796,59 @@ async def test_context_is_told_of_the_cancellation() -> None:
                 raise
     assert context.seen == [(type(cancellation), cancellation)]
     context.story.check("enter", "exit")
+
+
+@on_asyncio
+async def test_context_that_turns_the_cancellation_into_another() -> None:
+    """A context manager that is given a cancellation may raise a new one: nothing is wrong with its cleanup."""
+
+    class Cancelling(Context):
+        async def __aexit__(self, kind: Any, *details: object) -> None:  # type: ignore[override]
+            await super().__aexit__(kind, *details)
+            raise asyncio.CancelledError("another")
+
+    story = Story()
+    working = anyio.Event()
+
+    async def consume() -> None:
+        async with stream:
+            await anext(stream)
+            working.set()
+            await anyio.sleep_forever()
+
+    stream = guarded_stream(Cancelling(story))
+    task = asyncio.create_task(consume())
+    await working.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert stream.end.cleanup_errors == ()
+    story.check("enter", "exit")
+
+
+@on_asyncio
+async def test_task_group_in_the_exit_of_a_cancelled_source() -> None:
+    """That we have cancelled a source does not stay in the task: Python 3.13 would cancel it again behind a group."""
+
+    async def fail() -> None:
+        raise OSError("child")
+
+    class Grouping(Context):
+        async def __aenter__(self) -> Any:
+            return generator(self.story)
+
+        async def __aexit__(self, *details: object) -> None:
+            with pytest.RaisesGroup(OSError):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+                    await anyio.sleep_forever()
+            await self.story.close("exit")
+
+    story = Story("wait")
+    async with guarded_stream(Grouping(story)) as stream:
+        await anext(stream)
+        await read_in_vain(stream)
+    story.check("closed", "exit")
 
 
 async def test_context_that_suppresses_the_error() -> None:

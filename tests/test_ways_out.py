@@ -845,7 +845,7 @@ async def test_stands_still_after_the_drain() -> None:
         await anyio.wait_all_tasks_blocked()
         recording.log.append("cancel")
 
-    async with recording.open(endless(), on_early_exit="drain", cancel=cancel, cleanup_timeout=0.05) as stream:
+    async with recording.open(endless(), on_early_exit="drain", cancel=cancel, cleanup_timeout=0.2) as stream:
         await anext(stream)
     assert recording.log == ["cancel", "tail"]
 
