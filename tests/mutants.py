@@ -257,7 +257,7 @@ class Runner:
         if not numbers:  # the default of an argument, for example
             for line in range(code.co_firstlineno, last_line(code) + 1):
                 numbers.update(lines.get(str(line), ()))
-        names = sorted((self.names[number] for number in numbers), key=mixed)
+        names = sorted((name for number in numbers if (name := self.names[number]) in self.items), key=mixed)
         # Of each test function one case first: its cases resemble each other.
         seen: Counter[str] = Counter()
         turn = {}
@@ -317,9 +317,12 @@ def in_fork(function: Callable[[], str]) -> str:
     if process == 0:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        with contextlib.suppress(BaseException):
+        try:
             os.write(writer, function().encode())
-        os._exit(0)
+        except Exception as error:
+            os.write(writer, f"failed by {error!r}".encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
         said = answer.read()

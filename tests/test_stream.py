@@ -642,14 +642,18 @@ async def test_repr() -> None:
 
 
 @pytest.mark.parametrize("other", ["asyncio", "trio"])
-async def test_entered_in_another_loop(other: str) -> None:
-    """A stream is read in the loop in which it was entered; elsewhere it cannot be closed: RuntimeError."""
+@pytest.mark.parametrize("exit_of_the_block", [False, True], ids=["aclose", "exit"])
+async def test_entered_in_another_loop(other: str, exit_of_the_block: bool) -> None:
+    """A stream is read in the loop in which it was entered; elsewhere it cannot be closed or left: RuntimeError."""
     guard = guarded_stream(numbers(Log()))
     async with guard as stream:
         assert await anext(stream) == 1
 
         def elsewhere() -> None:
-            anyio.run(guard.aclose, backend=other)
+            if exit_of_the_block:
+                anyio.run(guard.__aexit__, None, None, None, backend=other)
+            else:
+                anyio.run(guard.aclose, backend=other)
 
         with pytest.raises(RuntimeError, match="belongs to another event loop; use it where it was entered"):
             await anyio.to_thread.run_sync(elsewhere)
