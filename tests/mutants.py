@@ -242,6 +242,8 @@ class Runner:
                 continue  # at the top level, which has run
             code = around[-1]
             new = after[before.index(code)]
+            if new.co_freevars != code.co_freevars:
+                continue  # without super() there is no cell for the class, and the code does not fit
             tests = self.tests_for(module, code, mutant)
             fate = in_fork(functools.partial(self.try_out, code, new, mutant, tests)) if tests else "reached by no test"
             count[fate] += 1
@@ -304,8 +306,7 @@ def change(function: FunctionType, new: CodeType, source: str) -> None:
     with contextlib.suppress(KeyError):
         protected[new] = protected[function.__code__]
     defaults = defaults_of(source, function)
-    with contextlib.suppress(ValueError):  # without its call of super() a function has no class cell
-        function.__code__ = new
+    function.__code__ = new
     if defaults is not None:
         function.__defaults__, function.__kwdefaults__ = defaults
 

@@ -1021,6 +1021,24 @@ async def test_yields_in_its_finally_when_cancelled_in_its_await() -> None:
     assert log == ["client closed"]
 
 
+async def test_left_at_a_yield_inside_a_handler() -> None:
+    """A source that is left at a `yield` in which it handles an error of its own is closed as any other."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[str]:
+        try:
+            raise SystemExit
+        except SystemExit:
+            yield "partial"
+        finally:
+            log.append("closed")
+
+    async with guarded_stream(source()) as stream:
+        assert await anext(stream) == "partial"
+    assert log == ["closed"]
+    assert stream.end.cleanup_errors == ()
+
+
 async def test_runtime_error_of_its_own() -> None:
     """A RuntimeError that the cleanup raises, whatever its words, is no yield: it leaves as it is."""
     error = RuntimeError("async generator ignored GeneratorExit")

@@ -29,6 +29,13 @@ async def optional_arguments(prompt: str = "", *models: str, **more: str) -> Asy
     yield 1
 
 
+class EnteredOnly:
+    """Half a context manager."""
+
+    async def __aenter__(self) -> AsyncIterator[int]:
+        return generator(Story())
+
+
 WRAP = "wrap it in an async generator, or use a plain `for`"
 GIVE = "or a callable that makes one"
 CALL = "call it yourself, or wrap the call in a lambda"
@@ -43,6 +50,7 @@ NO_SOURCES: dict[str, tuple[Callable[[], object], str, str]] = {
     "file": (lambda: io.StringIO("text"), "StringIO object is not an async stream", WRAP),
     "generator": (lambda: (n for n in (1, 2)), "generator .*<genexpr>' is not an async stream", WRAP),
     "sync context manager": (lambda: warnings.catch_warnings(), "catch_warnings object is not an async stream", GIVE),
+    "half a context manager": (EnteredOnly, "EnteredOnly object is not an async stream", GIVE),
     "generator function with arguments": (
         lambda: needs_arguments,
         "function 'needs_arguments' cannot be called without arguments .*'prompt'",

@@ -18,6 +18,7 @@ from nothing_left import Watch
 from spies import on_asyncio, on_trio, spawned_tasks, steps, this_task
 from stories import Log, noted_numbers, read_in_vain
 from streamguard import EndReason, GuardedStream, guarded_stream
+from test_sources import Traced
 
 pytestmark = pytest.mark.anyio
 
@@ -343,6 +344,18 @@ async def test_fires_and_the_source_answers_with_an_item(fires: Fires) -> None:
         assert [item async for item in stream] == ["instead", "after"]
     assert log == ["fired", "closed"]
     assert stream.end.items == 3
+
+
+async def test_fires_and_a_proxy_of_the_source_answers(fires: Fires) -> None:
+    """The same for a generator that instrumentation has wrapped."""
+    log = Log()
+    async with guarded_stream(Traced(firing(fires, log, then="item"))) as stream:
+        assert await anext(stream) == "first"
+        fires.go.set()
+        await fires.answered.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert [item async for item in stream] == ["instead", "after"]
+    assert log == ["fired", "closed"]
 
 
 async def test_fires_and_the_source_answers_with_its_end(fires: Fires) -> None:

@@ -17,7 +17,7 @@ import wrapt
 from nothing_left import Watch
 from spies import on_asyncio, on_trio, spawned_tasks, this_task
 from stories import Run, Story, generator, read_in_vain
-from streamguard import Aclosing, EndReason, GuardedStream, guarded_stream
+from streamguard import Aclosing, CleanupError, EndReason, GuardedStream, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -748,6 +748,66 @@ def _seen(details: tuple[Any, ...]) -> tuple[Any, ...]:
     kind, error, trace = details
     assert (trace is None) == (error is None)
     return kind, error
+
+
+async def test_iterator_that_can_be_entered_and_closed() -> None:
+    """An iterator that has a close is not entered, though it could be: as clients of APIs give them."""
+
+    class Both(WithClose):
+        async def __aenter__(self) -> AsyncIterator[int]:
+            self.story.note("enter")
+            return self
+
+        async def __aexit__(self, *details: object) -> None:
+            self.story.note("exit")
+
+    story = Story()
+    async with guarded_stream(Both(story)) as stream:
+        assert await anext(stream) == 1
+    story.check("close")
+
+
+async def test_context_that_gives_an_iterator_with_a_close() -> None:
+    """What a context manager gives it closes itself, when it is left: we do not."""
+
+    class Giving(Context):
+        async def __aenter__(self) -> Bare:
+            return WithAclose(self.story)
+
+    story = Story()
+    async with guarded_stream(Giving(story)) as stream:
+        assert await anext(stream) == 1
+    story.check("exit")
+
+
+async def test_proxy_of_a_generator_that_yields_in_its_finally() -> None:
+    """A proxy of a generator is closed as the generator is: stepped on, and told by its name."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            yield 2
+            log.append("closed")
+
+    with pytest.raises(CleanupError, match=r"^async generator '.*source' yielded at .*test_sources\.py:\d+ while"):
+        async with guarded_stream(Traced(source())) as stream:
+            assert await anext(stream) == 1
+    assert log == ["closed"]
+
+
+async def test_run_whose_events_are_an_iterator() -> None:
+    """The events of a run are closed also if they are no generator."""
+
+    class Events(Run):
+        def stream_events(self) -> WithAclose:  # type: ignore[override]
+            return WithAclose(self.story)
+
+    story = Story()
+    async with guarded_stream(Events(story)) as stream:
+        assert await anext(stream) == 1
+    story.check("aclose")
 
 
 class Exits(Context):
