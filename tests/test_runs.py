@@ -231,6 +231,25 @@ async def test_run_with_an_async_cancel() -> None:
     story.check("cancel", "closed")
 
 
+@on_asyncio
+@pytest.mark.parametrize("known_by", ["is_complete", "run_loop_task"])
+async def test_run_that_says_in_one_way_that_it_is_complete(known_by: str) -> None:
+    """A run is not told to stop if it says that it is complete, or if its background task has ended."""
+    story = Story()
+
+    class Complete(Run):
+        def cancel(self) -> None:
+            story.log.append("cancel")
+
+    run = Complete(story)
+    ended = asyncio.get_running_loop().create_future()
+    ended.set_result(None)
+    setattr(run, known_by, True if known_by == "is_complete" else ended)
+    async with guarded_stream(run) as stream:
+        await anext(stream)
+    story.check("closed")
+
+
 async def test_run_whose_async_cancel_hangs() -> None:
     """A run's ``cancel`` that is awaited has the limit of a close; the error says that it is the cancel that hung."""
     story = Story()
