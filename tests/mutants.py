@@ -12,6 +12,7 @@ import difflib
 import functools
 import gc
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -198,6 +199,8 @@ class Runner:
             in_fork(self.record)
         self.lines, self.took = json.loads(MAP.read_text())
         self.names = list(self.took)
+        for module in self.modules:
+            importlib.import_module(f"streamguard.{module}")
         self.functions = [thing for thing in gc.get_objects() if isinstance(thing, FunctionType)]
         for module in self.modules:
             self.run_module(module)

@@ -1,5 +1,6 @@
 """Options are checked when a guard is made, and predicates must be plain functions."""
 
+import inspect
 import math
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
@@ -181,6 +182,11 @@ async def test_timeouts_that_are_fine(seconds: float | None) -> None:
     async with guarded_stream(source(), cleanup_timeout=seconds) as stream:
         await anext(stream)
     assert log == ["closed"]
+
+
+def test_default_limit() -> None:
+    """A close has ten seconds, if nothing else was said."""
+    assert inspect.signature(guarded_stream).parameters["cleanup_timeout"].default == 10
 
 
 async def test_source_is_positional() -> None:

@@ -635,7 +635,8 @@ async def test_chain_releases_the_agents_of_each_run() -> None:
     assert chain.end.release is chain.end.members[1].release
 
 
-async def test_last_item_of_a_released_run() -> None:
+@pytest.mark.parametrize("tail", [None, lambda end: None], ids=["no tail", "tail"])
+async def test_last_item_of_a_released_run(tail: Any) -> None:
     """The record of a released run keeps the last item, without its agent; it tells of no error."""
 
     @of_the_sdk
@@ -644,7 +645,7 @@ async def test_last_item_of_a_released_run() -> None:
             for item in self.new_items:
                 yield item
 
-    async with guarded_stream(Events("writer", []), release_agents=True) as stream:
+    async with guarded_stream(Events("writer", []), release_agents=True, tail=tail) as stream:
         assert [item.text async for item in stream] == ["one"]
     end = stream.end
     assert end.release.names == ("writer",)
