@@ -11,7 +11,7 @@ import pytest
 from recording import Fault
 from spies import on_asyncio, spawned_tasks
 from stories import Log, cancel_when_blocked, numbers, read_all, waiting
-from streamguard import EndReason, GuardedStream, StreamEnd, guarded_stream
+from streamguard import CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -715,6 +715,20 @@ async def test_exit_waits_for_the_cancel_that_another_task_called() -> None:
                 await called.wait()
                 group.start_soon(let_end)
     assert log == ["closed", "tail"]
+
+
+async def test_cancel_that_waits_for_the_exit() -> None:
+    """A `cancel` that waits for the block to be left, which waits for it, is cut at the limit, whoever has called it."""
+    log = Log()
+    left = anyio.Event()
+    async with anyio.create_task_group() as group:
+        with pytest.raises(CleanupTimeoutError, match=r"the cancel of .*numbers"):
+            async with guarded_stream(numbers(log), cancel=left.wait, cleanup_timeout=0.05) as stream:
+                assert await anext(stream) == 1
+                group.start_soon(stream.aclose)
+                await anyio.wait_all_tasks_blocked()
+        left.set()
+    assert log == ["closed"]
 
 
 async def test_cancel_that_closes_the_stream() -> None:
