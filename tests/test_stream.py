@@ -718,7 +718,7 @@ async def test_exit_waits_for_the_cancel_that_another_task_called() -> None:
 
 
 async def test_cancel_that_waits_for_the_exit() -> None:
-    """A `cancel` that waits for the block to be left, which waits for it, is cut at the limit, whoever has called it."""
+    """A `cancel` that waits for the block to be left, which waits for it, is cut at the limit, whoever called it."""
     log = Log()
     left = anyio.Event()
     async with anyio.create_task_group() as group:
