@@ -35,9 +35,6 @@ async def close(owner: Owner[T], details: Details, limit: Limit, remembered: lis
         return
     if owner.state is State.DONE or owner.task.done:
         return
-    if owner.closing:
-        await owner.task.join(None, remembered)
-        return
     owner.closed = owner.make_task()
     try:
         await _close(owner, details, limit, remembered)
