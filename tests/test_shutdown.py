@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import signal
 import subprocess
 import sys
@@ -742,3 +743,12 @@ def test_ctrl_c_ends_the_program(backend: str) -> None:
     assert program.errors.splitlines()[-1] == "KeyboardInterrupt"
     assert "never awaited" not in program.errors
     assert "was destroyed" not in program.errors
+
+
+@ctrl_c_can_be_sent
+@pytest.mark.parametrize("case", ["read", "read_again", "aclose", "aclose_chain", "hand_off"])
+def test_ctrl_c_at_each_line(case: str) -> None:
+    """On trio, at whatever line of ours it comes: it leaves, `cancel` is called, and what was open is closed."""
+    program = Path(__file__).parent / "interrupted_lines.py"
+    result = subprocess.run([sys.executable, program, case], capture_output=True, text=True, timeout=120)
+    assert re.fullmatch(r"\d\d+ lines\n", result.stdout), result.stdout + result.stderr

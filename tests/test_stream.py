@@ -1,7 +1,7 @@
 """The guard that the user holds: entering, reading, stopping and closing it, and what it says when it is misused."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -11,7 +11,7 @@ import pytest
 from recording import Fault
 from spies import on_asyncio, spawned_tasks
 from stories import Log, cancel_when_blocked, numbers, read_all, waiting
-from streamguard import CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_stream
+from streamguard import CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_chain, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -715,6 +715,54 @@ async def test_exit_waits_for_the_cancel_that_another_task_called() -> None:
                 await called.wait()
                 group.start_soon(let_end)
     assert log == ["closed", "tail"]
+
+
+@pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
+async def test_closers_wait_for_the_cancel(guard: Callable[..., Any]) -> None:
+    """Whoever closes while `cancel` runs waits for that: the source is not closed before its end, no error is lost."""
+    log = Log()
+    may_end = anyio.Event()
+
+    async def cancel(*_: object) -> None:
+        log.append("cancel begins")
+        await may_end.wait()
+        log.append("cancel ends")
+        raise Fault
+
+    with pytest.raises(Fault):
+        async with guard(numbers(log), cancel=cancel) as stream:
+            assert await anext(stream) == 1
+            async with anyio.create_task_group() as group:
+                group.start_soon(stream.aclose)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(stream.aclose)
+                await anyio.wait_all_tasks_blocked()
+                may_end.set()
+    assert log == ["cancel begins", "cancel ends", "closed"]
+
+
+@pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
+async def test_cancel_comes_before_a_close_in_the_drain(guard: Callable[..., Any]) -> None:
+    """If another task closes what is being drained, `cancel` is called first, as ever."""
+    log = Log()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            log.append("closed")
+
+    async with anyio.create_task_group() as group:
+
+        async def close_in_the_drain(stream: Any) -> None:
+            await anyio.wait_all_tasks_blocked()
+            await stream.aclose()
+
+        async with guard(source(), on_early_exit="drain", cancel=lambda *_: log.append("cancel")) as stream:
+            assert await anext(stream) == 1
+            group.start_soon(close_in_the_drain, stream)
+    assert log == ["cancel", "closed"]
 
 
 async def test_cancel_that_waits_for_the_exit() -> None:

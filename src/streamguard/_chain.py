@@ -17,7 +17,7 @@ import anyio.lowlevel
 from ._closing import close
 from ._end import EndReason, StreamEnd
 from ._guard import Block, make_owner
-from ._leaving import close_stream, facts, limit, release, run_tail, without_frames
+from ._leaving import call_cancel, close_stream, facts, limit, release, run_tail, without_frames
 from ._options import Options, check_function
 from ._outcome import Outcome
 from ._owner import Owner
@@ -202,10 +202,7 @@ class GuardedChain(Block[T]):
         assert total is not None
         outcome = Outcome(body, owner.cleanup_errors, owner.cancelled)
         outcome.remembered = remembered
-        cancel, options = self._cancel, self._options
-        if cancel is not None:
-            options = replace(options, cancel=lambda: cancel(owner.source.opened))
-        await close_stream(owner, options, outcome, details, leaving=leaving)
+        await close_stream(owner, self._options_of(owner), outcome, details, leaving=leaving)
         end = StreamEnd(*facts(owner, outcome))
         if not leaving:  # it is replaced, or at its end: nothing leaves the block
             end = replace(end, reason=owner.reason or EndReason.LEFT, error=outcome.ended_by)
@@ -216,6 +213,13 @@ class GuardedChain(Block[T]):
             owner.cleanup_errors.clear()  # their tracebacks hold the owner
         return end.cleanup_errors
 
+    def _options_of(self, owner: Owner[T]) -> Options[T]:
+        """Those of one member: its ``cancel`` is given what is cancelled."""
+        cancel = self._cancel
+        if cancel is None:
+            return self._options
+        return replace(self._options, cancel=lambda: cancel(owner.source.opened))
+
     async def _close_all(
         self, details: Details, body: BaseException | None, remembered: list[BaseException], *, leaving: bool
     ) -> None:
@@ -223,7 +227,8 @@ class GuardedChain(Block[T]):
         assert self._all_closed is not None
         owner = self._owner
         if self._closing and owner is not None and not owner.closing and not leaving:
-            # Called from `cancel`, which whoever closes is waiting for: not for ever.
+            # In a drain, or called from `cancel`, which whoever closes is waiting for: not for ever.
+            await call_cancel(owner, self._options_of(owner), remembered)
             await close(owner, NO_DETAILS, limit(owner, self._options), remembered)
             return
         if self._closing:

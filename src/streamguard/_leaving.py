@@ -5,6 +5,7 @@ The rule kept here: everything runs to its end or its limit, whatever fails or c
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,9 @@ from ._task import Limit
 
 T = TypeVar("T")
 
+# A ``cancel`` may close the stream: it must not wait for itself. What it starts inherits this.
+_inside: contextvars.ContextVar[object] = contextvars.ContextVar("streamguard_inside_cancel", default=None)
+
 
 async def close_stream(
     owner: Owner[T], options: Options[T], outcome: Outcome, details: Details, *, leaving: bool = True
@@ -34,9 +38,6 @@ async def close_stream(
     owner.stop(EndReason.LEFT)
     if options.cancel is not None:
         await call_cancel(owner, options, outcome.remembered)
-        if leaving and owner.cancelling is not None:
-            # Another task may have called it: its errors are told here, and the tail is the last.
-            await owner.cancelling.join(None, outcome.remembered)
     if owner.state is not State.DONE or owner.closed is not None:
         await _closing.close(owner, details, limit(owner, options), outcome.remembered)
     owner.details = NO_DETAILS  # a traceback holds the owner
@@ -48,14 +49,18 @@ async def close_stream(
 
 
 async def call_cancel(owner: Owner[Any], options: Options[Any], remembered: list[BaseException]) -> None:
-    """Call the user's ``cancel``, once, unless the source came to its own end."""
+    """Call the user's ``cancel``, once, unless the source came to its own end; who comes second waits for that."""
+    if owner.cancelling is not None and _inside.get() is not owner.cancelling:
+        await owner.cancelling.join(None, remembered)
     if options.cancel is None or owner.exhausted or owner.cancel_called:
         return
     owner.cancel_called = True
     owner.cancelling = cancelling = owner.make_task()
+    token = _inside.set(cancelling)
     try:
         await call(owner, options, remembered, options.cancel, (), f"the cancel of {owner.name}")
     finally:
+        _inside.reset(token)
         cancelling.finish()
 
 

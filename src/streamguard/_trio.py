@@ -150,12 +150,13 @@ class Owner(_owner.Owner[T]):
     def let_others_run(self) -> Awaitable[None]:
         return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
 
-    def ask(self) -> Awaitable[None]:
+    async def ask(self) -> None:
+        # One coroutine up to the wait: whoever is interrupted between the two would be woken without waiting.
         if self._parked:
             self._parked = False
             self.task.wake()
         self.reader = trio.lowlevel.current_task()
-        return trio.lowlevel.wait_task_rescheduled(self._abort_read)  # noqa: ASYNC105 - the caller awaits it
+        await trio.lowlevel.wait_task_rescheduled(self._abort_read)
 
     def _abort_read(self, _: RaiseCancelT) -> Abort:
         self.reader = None
@@ -201,17 +202,18 @@ class Owner(_owner.Owner[T]):
 def _set_protection() -> None:
     """Say where Ctrl-C may strike: in the source, not in what closes it or hands out its items."""
     from ._chain import GuardedChain
+    from ._guard import Block
     from ._stream import GuardedStream
 
     # They step the source. Around their own waits nothing is lost: an error there counts as one of the source.
     trio.lowlevel.disable_ki_protection(Owner.run)
     trio.lowlevel.disable_ki_protection(Owner.run_ahead)
     ours: list[Callable[..., object]] = [Owner.offer, Owner.notify, Owner.end, Owner.park, Owner.close_dropped]
+    ours += [Owner.start, Owner.ask]
+    # While something is closed it has to wait until the close itself waits: elsewhere it would cut it.
+    ours += [GuardedStream.__aexit__, GuardedChain.__aexit__, Block.aclose, GuardedChain._close_current]
     for function in ours:
         trio.lowlevel.enable_ki_protection(function)
-    # While a block is left it has to wait until the exit itself waits: elsewhere it would cut the close.
-    for guard in (GuardedStream, GuardedChain):
-        trio.lowlevel.enable_ki_protection(guard.__aexit__)
 
 
 _set_protection()
