@@ -443,6 +443,46 @@ async def test_dropped_while_running_is_closed_at_the_next_step(prefetch: int, b
 @on_trio
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("at_a_stretch", [False, True])
+async def test_stop_that_comes_while_a_dropped_one_is_closed(prefetch: int, at_a_stretch: bool) -> None:
+    """A source that is stopped while the owner closes what was dropped is not stepped again."""
+    log: list[str] = []
+    closing, may_close = anyio.Event(), anyio.Event()
+
+    async def leaf() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            closing.set()
+            await may_close.wait()
+            log.append("leaf")
+
+    async def outer() -> AsyncIterator[int]:
+        yield 0
+        async for _ in leaf():
+            break
+        yield 1
+        log.append("stepped on")
+        yield 2
+
+    async with (
+        anyio.create_task_group() as group,
+        guarded_stream(outer(), prefetch=prefetch, where=lambda item: not (at_a_stretch and item)) as stream,
+    ):
+
+        async def stop() -> None:
+            await closing.wait()
+            stream.stop()
+            may_close.set()
+
+        group.start_soon(stop)
+        assert [item async for item in stream] in ([0], [0, 1])
+        await anyio.wait_all_tasks_blocked()
+        assert log == ["leaf"]
+
+
+@on_trio
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("at_a_stretch", [False, True])
 async def test_close_that_comes_while_a_dropped_one_is_closed(prefetch: int, at_a_stretch: bool) -> None:
     """Whoever leaves while the owner closes what was dropped waits for that cleanup, and does not cut it."""
     log: list[str] = []

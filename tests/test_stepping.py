@@ -97,6 +97,37 @@ async def test_close_in_a_pause(prefetch: int) -> None:
     assert anyio.current_time() - began < 3
 
 
+@pytest.mark.parametrize("prefetch", [0, 1000])
+async def test_stop_in_a_pause(prefetch: int) -> None:
+    """A source that is stopped while the owner lets others have their turn is not stepped again."""
+    made: list[int] = []
+    before: list[int] = []
+    nearly = anyio.Event()
+
+    async def source() -> AsyncGenerator[int, None]:
+        for number in range(10 * STEPS_PER_TURN):
+            made.append(number)
+            nearly.set()
+            yield number  # it never waits: only a pause lets others run
+
+    async with (
+        anyio.create_task_group() as group,
+        guarded_stream(source(), where=lambda _: False, prefetch=prefetch) as stream,
+    ):
+
+        async def stop() -> None:
+            await nearly.wait()
+            before.extend(made)
+            stream.stop()
+
+        group.start_soon(stop)
+        await anyio.wait_all_tasks_blocked()
+        assert [number async for number in stream] == []
+        await anyio.wait_all_tasks_blocked()
+        assert made == before
+        assert len(made) % STEPS_PER_TURN == 0
+
+
 @on_trio
 @pytest.mark.parametrize("prefetch", [0, 3])
 async def test_predicates_can_be_interrupted(prefetch: int) -> None:

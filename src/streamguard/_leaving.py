@@ -50,11 +50,12 @@ async def close_stream(
 
 async def call_cancel(owner: Owner[Any], options: Options[Any], remembered: list[BaseException]) -> None:
     """Call the user's ``cancel``, once, unless the source came to its own end; who comes second waits for that."""
-    if owner.cancelling is not None and _inside.get() is not owner.cancelling:
-        await owner.cancelling.join(None, remembered)
-    if options.cancel is None or owner.exhausted or owner.cancel_called:
+    if owner.cancelling is not None:
+        if _inside.get() is not owner.cancelling:
+            await owner.cancelling.join(None, remembered)
         return
-    owner.cancel_called = True
+    if options.cancel is None or owner.exhausted:
+        return
     owner.cancelling = cancelling = owner.make_task()
     token = _inside.set(cancelling)
     try:

@@ -32,7 +32,6 @@ class Owner(Stepper[T]):
         "_held",
         "abandoned",
         "asked",
-        "cancel_called",
         "cancelling",
         "cleanup_errors",
         "closed",
@@ -49,10 +48,8 @@ class Owner(Stepper[T]):
         """Whether we cancelled the source: a cancellation that comes out is no error."""
         self.abandoned = False
         """Whether nobody will leave the block, so that errors have to be told here."""
-        self.cancel_called = False
-        """Whether the user's ``cancel`` was called."""
         self.cancelling: Task | None = None
-        """That call: never started, only waited for and finished."""
+        """The call of the user's ``cancel``, once there was one: never started, only waited for and finished."""
         self.closed: Task | None = None
         """The close by whoever asked for it first; the same."""
         self.details: Details = NO_DETAILS
@@ -126,7 +123,6 @@ class Owner(Stepper[T]):
         if self.closing:
             self.spawn()
         else:
-            self.started = False
             self.state = State.NEW
             self._fail(self.cancelled())
 
@@ -319,7 +315,7 @@ class Owner(Stepper[T]):
     def _others_were_told(self) -> bool:
         """Whether a run was told to stop: the source may wait for it, and so get its cancellation."""
         run = self.source.run
-        return self.cancel_called or (run is not None and run.was_told)
+        return self.cancelling is not None or (run is not None and run.was_told)
 
     def report(self) -> None:
         """Tell of every error, since none will leave a block."""

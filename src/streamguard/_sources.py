@@ -194,9 +194,6 @@ class Source:
                 raise TypeError(f"{describe(maker)} made no stream: {error}") from None
         opened = cast("Any", self.opened)
         match self.kind:
-            case Kind.GUARD:
-                self.opened = await self._enter(opened)
-                self._iterate(self.opened)
             case Kind.RUN:
                 self.run = self.run or Run(opened)
                 self.closers.append(self._settle_run)

@@ -75,21 +75,16 @@ class Stepper(Handoff[T]):
                 self.offer(item)
             if self.wanted or self.draining:
                 steps -= 1
-                if dropped or not steps:
-                    await self._pause()
-                    if self.closing:
-                        return
-                    self.state = _RUNNING
-                    steps = STEPS_PER_TURN
-                continue
+                if steps and not dropped:
+                    continue
+                await self._pause()
+                steps = STEPS_PER_TURN
             item = None  # the reader's now
             self.state = _IDLE
-            while not self.closing:
+            while not (self.wanted or self.draining or self.closing):
                 await self.park()
-                if self.wanted or self.draining:
-                    break
-            if dropped and not self.closing:
-                await self.close_dropped()
+                if dropped and not self.closing:
+                    await self.close_dropped()
             if self.closing:
                 return
             self.state = _RUNNING
@@ -121,24 +116,20 @@ class Stepper(Handoff[T]):
                 if room > 0 and not (dropped or (picky and self.matching)):
                     continue
                 self.wanted = len(ahead) < self.prefetch and not self.matching
-            if self.wanted or self.draining:
-                # If what was made is less than may stand ahead, the reader has taken some: others had their turn.
-                if dropped or not steps or self.prefetch > STEPS_PER_TURN:
-                    await self._pause()
-                    if self.closing:
-                        return
-                    self.state = _RUNNING
-            else:
+            # If what was made is less than may stand ahead, the reader has taken some: others had their turn.
+            if (self.wanted or self.draining) and (dropped or not steps or self.prefetch > STEPS_PER_TURN):
+                await self._pause()
+            if not (self.wanted or self.draining):  # at once, or since the pause
                 item = None  # the reader's now
                 self.resting = True
                 self.state = _IDLE
-                while not (self.wanted or self.closing or self.draining):
+                while not (self.wanted or self.draining or self.closing):
                     await self.park()
-                if dropped and not self.closing:
-                    await self.close_dropped()
-                if self.closing:
-                    return
-                self.state = _RUNNING
+                    if dropped and not self.closing:
+                        await self.close_dropped()
+            if self.closing:
+                return
+            self.state = _RUNNING
             room = self._room()
             steps = STEPS_PER_TURN
         self.end()
