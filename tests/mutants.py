@@ -3,6 +3,9 @@
 mutmut makes the mutants. The tests are collected once, and run once to see which lines each of them reaches; then, for
 each mutant, a fork of this process gives the changed function its new code and runs the tests that reach the change,
 until one fails. So nothing is imported twice, and tests that look at frames see what they always see.
+
+Those that no test can notice stand in `survivors`, with the reason; they are not tried, unless by ``--all``. Exits with
+1 if another one survives.
 """
 
 import argparse
@@ -35,6 +38,7 @@ from trio._core import _ki
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "src" / "streamguard"
 MAP = TESTS.parent / "mutants" / "map.json"
+SURVIVORS = TESTS / "survivors"
 CORE = [
     "_guard",
     "_closing",
@@ -89,6 +93,41 @@ class Mutant(NamedTuple):
     text: str
 
 
+class Name(NamedTuple):
+    """What a change is known by, wherever its lines stand."""
+
+    function: str
+    change: tuple[str, ...]
+
+
+def name_of(code: CodeType, mutant: Mutant) -> Name:
+    lines = mutant.text.splitlines()
+    return Name(code.co_qualname, tuple(f"{line[0]} {line[1:].strip()}" for line in lines))
+
+
+def explained(module: str) -> dict[Name, str]:
+    """The changes of a module that no test can notice, and why.
+
+    Its file has a line ``== why``, and below it, for each change, the function and the lines that differ.
+    """
+    path = SURVIVORS / f"{module}.txt"
+    found: dict[Name, str] = {}
+    why = function = ""
+    change: list[str] = []
+    for line in [*(path.read_text().splitlines() if path.exists() else ()), ""]:
+        if line[:2] in ("- ", "+ "):
+            change.append(line)
+            continue
+        if change:
+            found[Name(function, tuple(change))] = why
+            change = []
+        if line.startswith("== "):
+            why = line[3:]
+        elif line:
+            function = line
+    return found
+
+
 class Visitor(MutationVisitor):
     """mutmut's, but it goes into properties and other decorated functions as well."""
 
@@ -140,6 +179,15 @@ def codes_of(code: CodeType) -> Iterator[CodeType]:
                 yield from codes_of(constant)
 
 
+def pairs_of(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """The code of a function before and after its change, and of those inside it, some of which exist already."""
+    yield before, after
+    inside = [[it for it in code.co_consts if isinstance(it, CodeType)] for code in (before, after)]
+    if len(inside[0]) == len(inside[1]):
+        for pair in zip(*inside, strict=True):
+            yield from pairs_of(*pair)
+
+
 def place_of(code: CodeType) -> tuple[str, int, str]:
     # Not the code itself: pytest has rewritten the asserts of what is part of a plugin.
     return code.co_filename, code.co_firstlineno, code.co_qualname
@@ -184,8 +232,10 @@ class Failures:
 class Runner:
     """The plugin that runs mutants, where pytest would run the tests."""
 
-    def __init__(self, modules: list[str], seconds: float) -> None:
+    def __init__(self, modules: list[str], seconds: float, *, all_of_them: bool) -> None:
         self.modules = modules
+        self.all_of_them = all_of_them
+        """Whether those that are explained are tried as well."""
         self.seconds = seconds
         """How long the tests of one mutant may take."""
         self.counts: dict[str, Counter[str]] = {}
@@ -205,8 +255,18 @@ class Runner:
         for module in self.modules:
             self.run_module(module)
         for module, count in self.counts.items():
-            say(f"| `{module}` | {count.total()} | {count['killed']} | {count.total() - count['killed']} |")
+            left = count.total() - count["killed"] - count["explained"]
+            say(f"| `{module}` | {count.total()} | {count['killed']} | {count['explained']} | {left} |")
+            session.testsfailed += left
         return True
+
+    def watch(self) -> Failures:
+        """In a fork: have failures noted, and not printed."""
+        plugins = self.session.config.pluginmanager
+        plugins.unregister(name="terminalreporter")
+        failures = Failures()
+        plugins.register(failures)
+        return failures
 
     def record(self) -> str:
         """Write down which lines each test reaches, and how long it takes."""
@@ -219,17 +279,23 @@ class Runner:
                 hits.add((Path(code.co_filename).stem, line))
             return sys.monitoring.DISABLE
 
+        failures = self.watch()
         sys.monitoring.use_tool_id(sys.monitoring.PROFILER_ID, "mutants")
         sys.monitoring.register_callback(sys.monitoring.PROFILER_ID, sys.monitoring.events.LINE, hit)
         sys.monitoring.set_events(sys.monitoring.PROFILER_ID, sys.monitoring.events.LINE)
-        for number, (name, item) in enumerate(self.items.items()):
+        for name, item in self.items.items():
             hits.clear()
             sys.monitoring.restart_events()
             start = time.perf_counter()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-            took[name] = time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            if failures.seen:
+                say(f"{name} fails without any change, and is left out")
+                failures.seen = False
+                continue
             for module, line in hits:
-                lines.setdefault(module, {}).setdefault(line, []).append(number)
+                lines.setdefault(module, {}).setdefault(line, []).append(len(took))
+            took[name] = seconds
         MAP.parent.mkdir(exist_ok=True)
         MAP.write_text(json.dumps((lines, took)))
         return "recorded"
@@ -238,6 +304,7 @@ class Runner:
         path = PACKAGE / f"{module}.py"
         before = list(codes_of(compile(path.read_text(), str(path), "exec")))
         count = self.counts[module] = Counter()
+        known = {} if self.all_of_them else explained(module)
         for mutant in mutants_of(path):
             around = [it for it in before if it.co_flags & 1 and it.co_firstlineno <= mutant.line <= last_line(it)]
             after = list(codes_of(compile(mutant.source, str(path), "exec")))
@@ -247,22 +314,27 @@ class Runner:
             new = after[before.index(code)]
             if new.co_freevars != code.co_freevars:
                 continue  # without super() there is no cell for the class, and the code does not fit
+            name = name_of(code, mutant)
+            if name in known:
+                count["explained"] += 1
+                continue
             tests = self.tests_for(module, code, mutant)
             fate = in_fork(functools.partial(self.try_out, code, new, mutant, tests)) if tests else "reached by no test"
             count[fate] += 1
             if fate != "killed":
-                say(f"{module}:{mutant.line} {code.co_qualname}: {fate} ({len(tests)} tests)\n{mutant.text}\n")
+                change = "\n".join(name.change)
+                say(f"{module}:{mutant.line}: {fate} ({len(tests)} tests)\n{name.function}\n{change}\n")
 
     def tests_for(self, module: str, code: CodeType, mutant: Mutant) -> list[str]:
         """Those that reach the change; asyncio first, then trio, then uvloop; as many as there is time for."""
         lines = self.lines.get(module, {})
-        numbers: set[int] = set()
+        reaching: set[int] = set()
         for line in range(mutant.line, mutant.last_line + 1):
-            numbers.update(lines.get(str(line), ()))
-        if not numbers:  # the default of an argument, for example
+            reaching.update(lines.get(str(line), ()))
+        if not reaching:  # the default of an argument, for example
             for line in range(code.co_firstlineno, last_line(code) + 1):
-                numbers.update(lines.get(str(line), ()))
-        names = sorted((name for number in numbers if (name := self.names[number]) in self.items), key=mixed)
+                reaching.update(lines.get(str(line), ()))
+        names = sorted((name for number in reaching if (name := self.names[number]) in self.items), key=mixed)
         # Of each test function one case first: its cases resemble each other.
         seen: Counter[str] = Counter()
         turn = {}
@@ -282,13 +354,15 @@ class Runner:
 
     def try_out(self, code: CodeType, new: CodeType, mutant: Mutant, tests: list[str]) -> str:
         """In a fork: give the function its new code, and run the tests until one fails."""
-        found = [function for function in self.functions if place_of(function.__code__) == place_of(code)]
+        found = False
+        for before, after in pairs_of(code, new):
+            for function in self.functions:
+                if place_of(function.__code__) == place_of(before) and before.co_freevars == after.co_freevars:
+                    change(function, after, mutant.source)
+                    found = True
         if not found:
             return "not found"
-        for function in found:
-            change(function, new, mutant.source)
-        failures = Failures()
-        self.session.config.pluginmanager.register(failures)
+        failures = self.watch()
         for name in tests:
             signal.setitimer(signal.ITIMER_REAL, 3 + 8 * self.took[name])  # a test that hangs has noticed, too
             self.items[name].config.hook.pytest_runtest_protocol(item=self.items[name], nextitem=None)
@@ -347,9 +421,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Tell which changes of the library no test notices.")
     parser.add_argument("modules", nargs="*", default=CORE, help="such as _closing; by default the core")
     parser.add_argument("--seconds", type=float, default=20, help="how long the tests of one mutant may take")
+    parser.add_argument("--all", action="store_true", help="try those that are explained as well")
     arguments = parser.parse_args()
+    runner = Runner(arguments.modules, arguments.seconds, all_of_them=arguments.all)
     tests = [str(path) for path in sorted(TESTS.glob("test_*.py")) if path.stem[5:] not in NOT_HERE]
-    return int(pytest.main(["-q", "-pno:cacheprovider", *tests], [Runner(arguments.modules, arguments.seconds)]))
+    return int(pytest.main(["-q", "-pno:cacheprovider", *tests], [runner]))
 
 
 if __name__ == "__main__":

@@ -312,6 +312,7 @@ class Closable:
         await pause()
         self._number += 1
         if self._number > 3:
+            self._resource.at_its_end = True
             raise StopAsyncIteration
         return self._number
 
@@ -399,6 +400,8 @@ class Way:
     body: Callable[[Any, Witness], Awaitable[object]]
     reasons: frozenset[EndReason]
     options: dict[str, Any] = field(default_factory=dict)
+    closers: int = 0
+    """How many other tasks close the stream when the body asks for it, each a moment after the one before."""
 
 
 async def read_on(stream: Any, witness: Witness) -> None:
@@ -451,6 +454,14 @@ async def be_closed(stream: Any, witness: Witness) -> None:
         await pause()
 
 
+async def be_closed_on_leaving(stream: Any, witness: Witness) -> None:
+    """Closed by others when its block is being left already, or about to be."""
+    async for item in stream:
+        witness.items.append(item)
+        witness.asked_to_close.set()
+        break
+
+
 async def never_read(stream: Any, witness: Witness) -> None:
     await pause()
 
@@ -475,7 +486,15 @@ WAYS: dict[str, Way] = {
     "stop soon": Way(stop_soon, frozenset({EndReason.STOPPED, EndReason.EXHAUSTED})),
     "drain": Way(break_out, frozenset({EndReason.LEFT}), {"on_early_exit": "drain"}),
     "aclose": Way(close_inside, frozenset({EndReason.STOPPED})),
-    "closed": Way(be_closed, frozenset({EndReason.STOPPED, EndReason.EXHAUSTED})),
+    "closed": Way(be_closed, frozenset({EndReason.STOPPED, EndReason.EXHAUSTED}), closers=1),
+    "closed by two": Way(be_closed, frozenset({EndReason.STOPPED, EndReason.EXHAUSTED}), closers=2),
+    "closed on leaving": Way(be_closed_on_leaving, frozenset({EndReason.STOPPED, EndReason.LEFT}), closers=2),
+    "closed in the drain": Way(
+        be_closed_on_leaving,
+        frozenset({EndReason.STOPPED, EndReason.LEFT}),
+        {"on_early_exit": "drain"},
+        closers=2,
+    ),
     "never": Way(never_read, frozenset({EndReason.LEFT})),
     "reads": Way(read_in_scopes, frozenset({EndReason.EXHAUSTED})),
 }
@@ -587,6 +606,10 @@ class Program:
     @property
     def is_bare(self) -> bool:
         return self.guard == "bare"
+
+    @property
+    def closers(self) -> int:
+        return WAYS[self.way].closers if self.way in WAYS else 0
 
     async def run(self, witness: Witness) -> None:
         """Run it to its end; errors that leave the block are only noted."""

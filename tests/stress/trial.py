@@ -5,13 +5,14 @@ import gc
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
 import trio
 
 from .programs import Program
-from .witness import Witness
+from .witness import Witness, pause
 
 NATIVE = frozenset({"native", "timeout", "closer"})
 """What only asyncio has."""
@@ -23,7 +24,7 @@ def suits(parts: Collection[str], program: Program, backend: str) -> bool:
         return False
     if "read" in parts and program.way != "reads":
         return False
-    return program.way == "closed" or not {"closer", "closer scope"}.intersection(parts)
+    return program.closers > 0 or not {"closer", "closer scope"}.intersection(parts)
 
 
 @dataclass
@@ -111,9 +112,16 @@ class Trial:
             self.has_ended = True
 
     async def close_when_asked(self) -> None:
+        """What may be cancelled itself."""
         with self.closer_scope:
-            await self.witness.asked_to_close.wait()
-            await self.witness.stream.aclose()
+            await self._close(0)
+
+    async def _close(self, moments: int) -> None:
+        await self.witness.asked_to_close.wait()
+        for _ in range(moments):
+            await pause()
+        await self.witness.stream.aclose()
+        self.witness.see_closed()
 
     async def run(
         self,
@@ -129,7 +137,10 @@ class Trial:
 
     async def perform(self, disturb: Callable[[], Awaitable[object]] | None = None) -> None:
         """Run the program, beside others perhaps; `disturb` runs in a task of its own until the program ends."""
-        helpers = [self.close_when_asked] if disturb is None else [self.close_when_asked, disturb]
+        helpers: list[Callable[[], Any]] = [self.close_when_asked]
+        helpers += [partial(self._close, moments) for moments in range(1, self.program.closers)]
+        if disturb is not None:
+            helpers.append(disturb)
         if trio.lowlevel.in_trio_task():
             await self._run_on_trio(helpers)
         else:
@@ -151,7 +162,7 @@ class Trial:
         self.helped = self._outcome_of(self.helper)
         for task in tasks[1:]:
             if self._outcome_of(task) not in ("returned", "cancelled"):
-                self.faults.append(f"what disturbs {self._outcome_of(task)}")
+                self.faults.append(f"who closes as well, or disturbs, {self._outcome_of(task)}")
 
     @staticmethod
     def _outcome_of(task: "asyncio.Task[None]") -> str:

@@ -82,6 +82,8 @@ class Resource:
         self.closed = False
         self.by_itself = False
         """Whether the source left it of its own: such a cleanup is part of a step, which may be cancelled."""
+        self.at_its_end = False
+        """Whether its source has said that nothing follows, and so may be closed at once."""
         self.cut = False
         self._witness = witness
         self._turns = turns
@@ -100,6 +102,8 @@ class Resource:
     ) -> None:
         self.cleanups += 1
         self.by_itself = error is None or not isinstance(error, GeneratorExit | anyio.get_cancelled_exc_class())
+        if not (self.by_itself or self.at_its_end or self._dropped):
+            self._witness.log.append(f"closing {self.name}")
         self._check_task()
         try:
             for _ in range(self._turns):
@@ -199,6 +203,7 @@ class Witness:
 
     async def cancel(self, *source: object) -> None:
         self.cancels.append(source)
+        self.log.append("cancelling")
         await pause()
         self.log.append("cancel")
 
@@ -214,6 +219,12 @@ class Witness:
     def tail_at_once(self, end: StreamEnd[int]) -> None:
         self.ends.append(end)
         self.log.append("tail")
+
+    def see_closed(self) -> None:
+        """Somebody was told that all is closed."""
+        open_ones = [resource.name for resource in self.resources if not (resource.closed or resource.cut)]
+        if open_ones:
+            self.note(f"aclose() returned before {open_ones} were closed")
 
     def leave(self, error: BaseException | None) -> None:
         """The block has been left: look at once at what is there."""
@@ -338,6 +349,7 @@ class Witness:
             yield f"cancel was called {len(self.cancels)} times, with {self.cancels}"
         if self.log.count("cancel") != len(self.cancels):
             yield "cancel was cut"
+        yield from self._closed_before_cancel()
         if self.log.count("tail") != 1 or len(self.ends) != 1:
             yield f"the tail was called {len(self.ends)} times and ended {self.log.count('tail')} times"
         elif self.log[-1] != "tail":
@@ -348,6 +360,24 @@ class Witness:
             first = min(at for at, entry in enumerate(self.log) if _is_of(entry, following))
             if last > first:
                 yield f"{following} began before {member} was closed: {self.log}"
+
+    def _closed_before_cancel(self) -> Iterator[str]:
+        """Nothing of a member is closed, but what it closes itself, before `cancel` has ended, if that is called."""
+        member, closing, cancelling, cancelled = "", "", False, False
+        for entry in self.log:
+            word, _, name = entry.partition(" ")
+            match word:
+                case "open" if name.partition(".")[0] != member:
+                    member, closing, cancelled = name.partition(".")[0], "", False
+                case "closing":
+                    closing = name
+                case "cancelling":
+                    cancelling = True
+                case "cancel":
+                    cancelling, cancelled, closing = False, True, ""
+            if closing and cancelling and not cancelled:
+                yield f"{closing} was closed before cancel had ended: {self.log}"
+                return
 
     def _wrong_end(self, reasons: set[EndReason]) -> Iterator[str]:
         end = self.end
