@@ -1,19 +1,23 @@
 """Runs small programs again and again, cancelled at the 1st, 2nd, 3rd ... point, until they end by themselves.
 
-``python -m stress.every_cancellation [BACKEND [PART]]`` in ``tests``; the backend is asyncio, uvloop or trio, or all; a
-part is a text that the program's name or kind of cancellation contains. Prints what was tried, and each promise that
-was broken. Exits with 1 if one was.
+``python -m stress.every_cancellation [BACKEND] [--times once|turns|twice] [--part TEXT] [--minutes N] [--seed N]`` in
+``tests``; the backend is asyncio, uvloop or trio, or all; a part is a text that the program's name or kind of
+cancellation contains. In less time than all would take, it tries what it draws. Prints what was tried, and each promise
+that was broken. Exits with 1 if one was.
 """
 
+import argparse
 import faulthandler
 import gc
 import itertools
+import math
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 
 from .backends import chosen, deterministic, run_on
 from .points import Action, Points
@@ -70,7 +74,12 @@ PAIRS = (
     ("closer scope", "scope"),
 )
 TWICE = [Kind(first, second, gap) for first, second in PAIRS for gap in GAPS]
-BY_TURNS = [Kind(kind.first, kind.second, kind.gap, turns=True) for kind in [*ONCE, *TWICE] if kind.gap in (0, 1)]
+KINDS = {
+    "once": ONCE,
+    "turns": [Kind(kind.first, turns=True) for kind in ONCE],
+    "twice": [*TWICE, *(Kind(kind.first, kind.second, kind.gap, turns=True) for kind in TWICE if kind.gap in (0, 1))],
+}
+"""How often a program is cancelled, or by turns of the loop instead of steps."""
 
 
 @dataclass
@@ -125,21 +134,36 @@ def run(backend: str, cells: Iterator[tuple[Program, Kind]], stride: int = 1) ->
     return count
 
 
-def main(backend: str = "all", part: str = "") -> int:
+def drawn(some: list[tuple[Program, Kind]], minutes: float, seed: int) -> Iterator[tuple[Program, Kind]]:
+    """Those cells in any order, until so much of the processor's time is over."""
+    Random(seed).shuffle(some)
+    until = time.process_time() + 60 * minutes
+    return itertools.takewhile(lambda _: time.process_time() < until, some)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m stress.every_cancellation")
+    parser.add_argument("backend", nargs="?", default="all")
+    parser.add_argument("--times", choices=KINDS, action="append", help="by default all of them")
+    parser.add_argument("--part", default="", help="in the name of a program or of a kind of cancellation")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of the processor, for each backend and kind")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
     failed = False
-    for each in chosen(backend):
-        began = time.monotonic()
-        kinds = [*ONCE, *TWICE, *BY_TURNS]
-        count = run(each, cells(each, kinds, part))
+    for backend, times in itertools.product(chosen(options.backend), options.times or KINDS):
+        some = list(cells(backend, KINDS[times], options.part))
+        began = time.process_time()
+        count = run(backend, drawn(some, options.minutes, options.seed))
         sys.stdout.write(
-            f"{each}: {count.programs} programs, {count.points} points, {count.cancels} cancels, "
-            f"{len(count.violations)} violations, {time.monotonic() - began:.0f} s\n"
+            f"{backend}, {times}: {count.programs} of {len(some)} cells, {count.points} points, {count.cancels} "
+            f"cancellations, {len(count.violations)} violations, {(time.process_time() - began) / 60:.1f} min\n"
         )
         for violation in count.violations[:200]:
             sys.stdout.write(f"  {violation}\n")
+        sys.stdout.flush()
         failed |= bool(count.violations)
     return int(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())
