@@ -115,6 +115,7 @@ def soak(session: nox.Session) -> None:
     session.run("python", CLIENTS, "--uvloop", *session.posargs)
     with session.chdir("tests"):
         session.run("python", "-m", "stress.soak", *session.posargs)
+        session.run("python", "-m", "stress.sequential", "all", "all", "20000")
 
 
 @nox.session

@@ -1,7 +1,7 @@
 """Breaks out of very many streams, one after the other, and says what has grown.
 
-``python tests/stress/sequential.py [BACKEND [KIND [NUMBER]]]``; the backend is asyncio, uvloop or trio, the kind one of
-those below, or all of either. Exits with 1 if anything grew.
+``python -m stress.sequential [BACKEND [KIND [NUMBER]]]`` in ``tests``; the backend is asyncio, uvloop or trio, the kind
+one of those below, or all of either. Exits with 1 if anything grew.
 """
 
 import asyncio
