@@ -210,6 +210,28 @@ async def test_abandoned_with_an_error_that_nobody_read(watch: Watch) -> None:
     assert report.text.startswith("streamguard: ERROR")
 
 
+@only_asyncio  # has cancellations that anybody may raise
+async def test_abandoned_with_a_cancellation_that_nobody_read() -> None:
+    """A cancellation of its own that stood ahead of the reader of an abandoned guard is no error: nothing is logged."""
+    log = Log()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+            raise asyncio.CancelledError
+        finally:
+            log.append("closed")
+
+    stream = await guarded_stream(source(), prefetch=2).__aenter__()
+    assert await anext(stream) == 1
+    await anyio.wait_all_tasks_blocked()
+    with pytest.warns(ResourceWarning, match="never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+
+
 @only_asyncio  # there is a task to cancel
 async def test_abandoned_and_cancelled() -> None:
     """A cancellation that hit the owner of an abandoned guard is no error: nothing is logged."""
@@ -236,6 +258,32 @@ async def test_abandoned_at_its_end() -> None:
     stream = await guarded_stream(numbers(log)).__aenter__()
     assert [number async for number in stream] == [1, 2, 3]
     assert log == ["closed"]
+    with pytest.warns(ResourceWarning, match="its block was never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+
+
+class Patient:
+    """A run handle that notes its `cancel()`."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def cancel(self) -> None:
+        self._log.append("cancel")
+
+    def stream_events(self) -> Any:
+        return numbers(self._log)
+
+
+async def test_abandoned_run_at_its_end() -> None:
+    """A run whose events were read to the end is not told to stop when its guard is dropped."""
+    log = Log()
+    stream = await guarded_stream(Patient(log)).__aenter__()
+    assert [number async for number in stream] == [1, 2, 3]
+    await anyio.wait_all_tasks_blocked()
     with pytest.warns(ResourceWarning, match="its block was never left"):
         del stream
         collect_until_quiet()

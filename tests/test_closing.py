@@ -858,6 +858,28 @@ async def test_hung_close_that_another_task_asked_for() -> None:
     assert [type(error) for error in stream.end.cleanup_errors] == [CleanupTimeoutError]
 
 
+async def test_hung_close_of_another_task_that_ends_as_the_block_is_left() -> None:
+    """The exit waits for whoever closes also if the source itself is closed by now: that one has yet to tell."""
+    cut = anyio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cut.set()
+
+    async with anyio.create_task_group() as group:
+        with pytest.raises(CleanupTimeoutError):
+            async with guarded_stream(source(), cleanup_timeout=LIMIT) as stream:
+                await anext(stream)
+                group.start_soon(stream.aclose)
+                await cut.wait()
+    assert [type(error) for error in stream.end.cleanup_errors] == [CleanupTimeoutError]
+
+
 # -- it yields in its `finally`
 
 
@@ -1114,16 +1136,20 @@ async def test_cancellation_nobody_asked_for() -> None:
 
 @only_asyncio  # a cancellation that can be made by hand
 @pytest.mark.parametrize("option", ["cancel", "tail"])
-async def test_cancellation_nobody_asked_for_from_an_option(option: str) -> None:
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "async"])
+async def test_cancellation_nobody_asked_for_from_an_option(option: str, awaits: bool) -> None:
     """A `cancel` or a tail that raises a CancelledError does not cancel the consumer: a CleanupError that names it."""
     error = asyncio.CancelledError("made by hand")
 
     def give_up(*_: object) -> None:
         raise error
 
+    async def give_up_later(*_: object) -> None:
+        give_up()
+
     words = f"^the {option} of async generator '.*numbers' raised a cancellation that nobody asked for$"
     with pytest.raises(CleanupError, match=words) as caught:
-        async with guarded_stream(Recording().numbers(), **{option: give_up}) as stream:
+        async with guarded_stream(Recording().numbers(), **{option: give_up_later if awaits else give_up}) as stream:
             await anext(stream)
     assert caught.value.__cause__ is error
 
@@ -1157,6 +1183,58 @@ async def test_cancellation_nobody_asked_for_of_a_cancelled_consumer(watch: Watc
     assert isinstance(cleanup, CleanupError)
     assert cleanup.__cause__ is error
     watch.claim("nobody asked for")
+
+
+@only_asyncio  # has cancellations that anybody may raise
+async def test_cancellation_for_a_cancellation() -> None:
+    """An async context manager that is given a cancellation, and raises another one, has not failed."""
+
+    class Session:
+        async def __aenter__(self) -> AsyncIterator[int]:
+            return Recording().numbers()
+
+        async def __aexit__(self, *details: object) -> None:
+            raise asyncio.CancelledError("another one")
+
+    with anyio.CancelScope() as scope:
+        async with guarded_stream(Session()) as stream:
+            await anext(stream)
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    assert (stream.end.reason, stream.end.cleanup_errors) == (EndReason.CANCELLED, ())
+
+
+@only_asyncio  # counts cancellations
+async def test_task_group_in_the_cleanup_after_our_cancellation() -> None:
+    """A source that was cut in its await may have task groups in its cleanup: our cancellation is over by then."""
+    log: list[str] = []
+
+    class Session:
+        async def __aenter__(self) -> "Session":
+            return self
+
+        def __aiter__(self) -> "Session":
+            return self
+
+        async def __anext__(self) -> int:
+            await anyio.sleep_forever()
+            return 1
+
+        async def __aexit__(self, *details: object) -> None:
+            with suppress(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.fail())
+            # From Python 3.13 on a group cancels its task anew if that counts another cancellation.
+            await anyio.lowlevel.checkpoint()
+            log.append("cleaned up")
+
+        async def fail(self) -> None:
+            raise Fault
+
+    async with guarded_stream(Session()) as stream:
+        await read_in_vain(stream)
+    assert log == ["cleaned up"]
+    assert stream.end.cleanup_errors == ()
 
 
 @only_asyncio  # a cancellation that can be made by hand

@@ -22,7 +22,7 @@ from compiled import Compiled
 from nothing_left import Watch, collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
-from streamguard import CleanupTimeoutError, GuardedStream, guarded_stream
+from streamguard import CleanupError, CleanupTimeoutError, GuardedStream, guarded_stream
 from streamguard._hooks import Members
 
 pytestmark = pytest.mark.anyio
@@ -375,6 +375,53 @@ async def test_failing_close_of_what_the_cleanup_needs() -> None:
         await Nest().break_at_once(outer(), cleanup_timeout=0.2)
 
 
+async def test_yields_in_the_cleanup_that_is_needed() -> None:
+    """If the inner generator that holds the lock answers its close by a yield, that is told as of any other."""
+    connections = anyio.Semaphore(1)
+
+    async def response() -> AsyncGenerator[int, None]:
+        async with connections:
+            try:
+                yield 1
+            except GeneratorExit:
+                yield 2
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in response():
+                yield item
+        finally:
+            async with connections:
+                pass
+
+    with pytest.raises(CleanupError, match=r"response' yielded at .* while it was closed"):
+        await Nest().break_at_once(outer(), cleanup_timeout=0.2)
+
+
+async def test_failing_close_before_the_limit(watch: Watch) -> None:
+    """What fails while the exit waits for the limit comes before the error that tells of the limit."""
+
+    async def response() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            await anyio.lowlevel.checkpoint()
+            raise Fault
+
+    async def outer() -> AsyncIterator[int]:
+        try:
+            async for item in response():
+                yield item
+        finally:
+            await anyio.sleep_forever()
+
+    with pytest.raises(Fault):
+        async with guarded_stream(outer(), cleanup_timeout=0.2) as stream:
+            await anext(stream)
+    assert [type(error) for error in stream.end.cleanup_errors] == [Fault, CleanupTimeoutError]
+    watch.claim("did not end within 0.2 s")
+
+
 async def test_slow_cleanup_does_not_hurry_what_it_dropped() -> None:
     """A cleanup that is slow by itself has its dropped inner generators closed in the source's own task."""
     nest = Nest()
@@ -663,6 +710,25 @@ async def test_young_cycle() -> None:
 
     await nest.break_at_once(outer())
     assert nest.log == ["cyclic", "left"]
+    assert nest.all_in_one_task()
+
+
+@only_asyncio  # whose callbacks may hold anything
+async def test_held_by_the_loop_for_one_more_turn() -> None:
+    """An inner generator that the event loop lets go of at its next turn is closed by its owner as well."""
+    nest = Nest()
+
+    async def outer() -> AsyncIterator[int]:
+        nest.ran_in = this_task()
+        inner = nest.leaf()
+        try:
+            async for item in inner:
+                yield item
+        finally:
+            asyncio.get_running_loop().call_soon(id, inner)
+
+    await nest.break_at_once(outer())
+    assert nest.log == ["leaf", "left"]
     assert nest.all_in_one_task()
 
 
@@ -1362,6 +1428,7 @@ async def test_dropped_one_that_obeys_no_cancellation() -> None:
             async for _ in stream:
                 break
     assert log == []
+    assert not [name for task in anyio.get_running_tasks() if "the wait for others" in (name := task.name or "")]
     free.set()
     await anyio.wait_all_tasks_blocked()
     assert log == ["inner closed"]

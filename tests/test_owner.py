@@ -404,6 +404,32 @@ async def test_fires_while_the_source_is_read(fires: Fires) -> None:
     assert log == ["closed"]
 
 
+@pytest.mark.parametrize("prefetch", [0, 3])
+async def test_waits_again_after_its_answer(prefetch: int) -> None:
+    """A source that has answered its own timeout, and waits for something else, is cut there as any other."""
+    log = Log()
+    fired = anyio.Event()
+
+    async def source() -> AsyncGenerator[str, None]:
+        try:
+            with anyio.move_on_after(SHORT):
+                yield "first"
+                await anyio.sleep_forever()
+            fired.set()
+            yield "second"
+            await anyio.sleep_forever()
+        finally:
+            await anyio.lowlevel.checkpoint()
+            log.note("closed")
+
+    async with guarded_stream(source(), prefetch=prefetch, cleanup_timeout=0.5) as stream:
+        assert await anext(stream) == "first"
+        await fired.wait()
+        assert await anext(stream) == "second"
+        await read_in_vain(stream)
+    assert log == ["closed"]
+
+
 async def test_timeout_over_reads_by_several_tasks() -> None:
     """A timeout inside the source holds although each item is read by another task."""
 

@@ -82,6 +82,19 @@ async def test_never_more_than_n_ahead(ahead: int) -> None:
             assert source.made == min(number + ahead, 20)
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 5, 250])
+async def test_never_more_than_n_picked_ahead(ahead: int) -> None:
+    """The same if each item is picked, and however many are made before others have their turn."""
+    source = Counting(ahead + 20)
+    async with guarded_stream(source.run(), prefetch=ahead, where=lambda _: True) as stream:
+        async for number in stream:
+            assert source.made <= number + ahead
+            await anyio.wait_all_tasks_blocked()
+            assert source.made == min(number + ahead, ahead + 20)
+            if number == 30:
+                break
+
+
 async def test_never_more_than_n_ahead_of_a_waiting_reader() -> None:
     """A reader that waits for the first item gets it as soon as it is made, not when N are there."""
     source = Counting(20)

@@ -126,6 +126,26 @@ async def test_stop_in_a_pause(prefetch: int) -> None:
         await anyio.wait_all_tasks_blocked()
         assert made == before
         assert len(made) % STEPS_PER_TURN == 0
+        assert len(made) < 10 * STEPS_PER_TURN
+
+
+@pytest.mark.parametrize("prefetch", [0, 1000])
+async def test_fires_in_a_pause(prefetch: int) -> None:
+    """What fires inside a source while the owner lets others have their turn is the source's, as in any other wait."""
+    log = Log()
+
+    async def source() -> AsyncGenerator[int, None]:
+        with anyio.CancelScope() as scope:
+            for number in range(10 * STEPS_PER_TURN):
+                if number == STEPS_PER_TURN // 2:
+                    scope.cancel()
+                yield number
+            log.note("never left")
+        yield -1
+
+    async with guarded_stream(source(), where=lambda number: number < 0, prefetch=prefetch) as stream:
+        assert [number async for number in stream] == [-1]
+    assert log == []
 
 
 @on_trio

@@ -10,7 +10,7 @@ import pytest
 
 from recording import Fault
 from spies import on_asyncio, spawned_tasks
-from stories import Log, cancel_when_blocked, numbers, read_all, waiting
+from stories import Log, cancel_when_blocked, noted_numbers, numbers, read_all, waiting
 from streamguard import CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_chain, guarded_stream
 
 pytestmark = pytest.mark.anyio
@@ -693,6 +693,15 @@ async def test_aclose_calls_cancel_first(awaits: bool) -> None:
     assert log == ["cancelled", "closed"]
 
 
+async def test_closed_twice_without_a_read() -> None:
+    """A stream that was never read may be closed in its block, more than once: only the first does anything."""
+    async with guarded_stream(numbers(Log())) as stream:
+        await stream.aclose()
+        await stream.aclose()
+        assert await anext(stream, None) is None
+    assert stream.end.reason is EndReason.STOPPED
+
+
 async def test_exit_waits_for_the_cancel_that_another_task_called() -> None:
     """A block that is left while another task closes, and waits for `cancel`, is left with the error of that."""
     log = Log()
@@ -739,6 +748,48 @@ async def test_closers_wait_for_the_cancel(guard: Callable[..., Any]) -> None:
                 await anyio.wait_all_tasks_blocked()
                 may_end.set()
     assert log == ["cancel begins", "cancel ends", "closed"]
+
+
+@on_asyncio
+@pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
+async def test_native_cancel_of_a_closer_that_waits_for_the_cancel(guard: Callable[..., Any]) -> None:
+    """Whoever is cancelled while it waits for a `cancel` that another task called waits on, and then obeys."""
+    log = Log()
+    may_end = anyio.Event()
+
+    async def cancel(*_: object) -> None:
+        await may_end.wait()
+        log.append("cancel ends")
+
+    async with guard(numbers(log), cancel=cancel) as stream:
+        assert await anext(stream) == 1
+        first = asyncio.create_task(stream.aclose())
+        await anyio.wait_all_tasks_blocked()
+        second = asyncio.create_task(stream.aclose())
+        await anyio.wait_all_tasks_blocked()
+        second.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert not second.done()
+        may_end.set()
+        await asyncio.wait([first, second])
+        assert second.cancelled()
+        assert first.result() is None
+    assert log == ["cancel ends", "closed"]
+
+
+@pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
+async def test_no_item_once_the_block_is_left(guard: Callable[..., Any]) -> None:
+    """While the exit of the block waits for `cancel`, whoever reads on gets the end, and the source is not stepped."""
+    log = Log()
+    read: list[object] = []
+
+    async def cancel(*_: object) -> None:
+        read.append(await anext(stream, "end"))
+
+    async with guard(noted_numbers(log), cancel=cancel) as stream:
+        assert await anext(stream) == 1
+    assert read == ["end"]
+    assert log == ["made 1", "closed"]
 
 
 @pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
