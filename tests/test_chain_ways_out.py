@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from nothing_left import Watch
-from recording import Fault, only_asyncio, outcome_of
+from recording import Fault, Recording, only_asyncio, outcome_of
 from streamguard import (
     CleanupError,
     CleanupTimeoutError,
@@ -20,6 +20,7 @@ from streamguard import (
     GuardedChain,
     StreamEnd,
     guarded_chain,
+    guarded_stream,
 )
 from turns import CleanupFault, Closable, Turn, read_all, reasons
 
@@ -848,6 +849,57 @@ async def test_native_cancel_while_an_unstarted_member_closes(closer: str) -> No
         await chain.__aexit__(None, None, None)
     assert turn.log == ["closed a", "closed b", "tail"]
     assert [outcome_of(task) for task in tasks] == [*["returned"] * (len(tasks) - 1), "cancelled"]
+
+
+@only_asyncio  # cancels natively
+@pytest.mark.parametrize("drained", [False, True])
+async def test_native_cancel_of_one_of_several_closers(drained: bool) -> None:
+    """Whoever is cancelled while it closes what is drained, or waits for another closer, obeys when that is done."""
+    recording = Recording()
+    recording.hold_the_close()
+    cancelled: list[bool] = []
+
+    class Session:
+        """Its exit is given the details of the way out, there are none."""
+
+        async def __aenter__(self) -> AsyncIterator[int]:
+            return recording.numbers(hold_after=1)
+
+        async def __aexit__(self, *details: object) -> None:
+            assert details == (None, None, None)
+
+    async with anyio.create_task_group() as group:
+
+        async def close_twice() -> None:
+            await anyio.wait_all_tasks_blocked()
+            first = asyncio.create_task(chain.aclose())
+            await recording.closing.wait()
+            second = asyncio.create_task(chain.aclose())
+            await anyio.wait_all_tasks_blocked()
+            first.cancel()
+            second.cancel()
+            await anyio.wait_all_tasks_blocked()
+            cancelled.extend([first.done(), second.done()])
+            recording.may_close.set()
+            await asyncio.wait([first, second])
+            cancelled.extend([first.cancelled(), second.cancelled()])
+
+        async with guarded_chain(Session(), on_early_exit="drain") as chain:
+            assert await anext(chain) == 1
+            group.start_soon(close_twice)
+            if not drained:
+                await recording.closing.wait()
+    assert cancelled == [False, False, True, True]
+
+
+@pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
+async def test_aclose_does_not_drain(guard: Any) -> None:
+    """`aclose()` closes at once, also where a block that is left early drains its source."""
+    recording = Recording()
+    async with guard(recording.numbers(), on_early_exit="drain") as stream:
+        assert await anext(stream) == 1
+        await stream.aclose()
+    assert recording.log == ["GeneratorExit", "closing", "closed"]
 
 
 async def test_aclose_in_the_body() -> None:

@@ -1185,58 +1185,6 @@ async def test_cancellation_nobody_asked_for_of_a_cancelled_consumer(watch: Watc
     watch.claim("nobody asked for")
 
 
-@only_asyncio  # has cancellations that anybody may raise
-async def test_cancellation_for_a_cancellation() -> None:
-    """An async context manager that is given a cancellation, and raises another one, has not failed."""
-
-    class Session:
-        async def __aenter__(self) -> AsyncIterator[int]:
-            return Recording().numbers()
-
-        async def __aexit__(self, *details: object) -> None:
-            raise asyncio.CancelledError("another one")
-
-    with anyio.CancelScope() as scope:
-        async with guarded_stream(Session()) as stream:
-            await anext(stream)
-            scope.cancel()
-            await anyio.lowlevel.checkpoint()
-    assert (stream.end.reason, stream.end.cleanup_errors) == (EndReason.CANCELLED, ())
-
-
-@only_asyncio  # counts cancellations
-async def test_task_group_in_the_cleanup_after_our_cancellation() -> None:
-    """A source that was cut in its await may have task groups in its cleanup: our cancellation is over by then."""
-    log: list[str] = []
-
-    class Session:
-        async def __aenter__(self) -> "Session":
-            return self
-
-        def __aiter__(self) -> "Session":
-            return self
-
-        async def __anext__(self) -> int:
-            await anyio.sleep_forever()
-            return 1
-
-        async def __aexit__(self, *details: object) -> None:
-            with suppress(ExceptionGroup):
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self.fail())
-            # From Python 3.13 on a group cancels its task anew if that counts another cancellation.
-            await anyio.lowlevel.checkpoint()
-            log.append("cleaned up")
-
-        async def fail(self) -> None:
-            raise Fault
-
-    async with guarded_stream(Session()) as stream:
-        await read_in_vain(stream)
-    assert log == ["cleaned up"]
-    assert stream.end.cleanup_errors == ()
-
-
 @only_asyncio  # a cancellation that can be made by hand
 async def test_cancellation_of_our_own() -> None:
     """Raises a CancelledError after it was cancelled by the close: a clean close."""
