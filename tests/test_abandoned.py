@@ -207,7 +207,7 @@ async def test_abandoned_with_an_error_that_nobody_read(watch: Watch) -> None:
         collect_until_quiet()
     await anyio.wait_all_tasks_blocked()
     (report,) = watch.claim("OSError: unread")
-    assert report.text.startswith("streamguard: ERROR")
+    assert report.text.startswith("streamguard: ERROR error while closing a stream: OSError: unread")
 
 
 @only_asyncio  # has cancellations that anybody may raise

@@ -91,7 +91,9 @@ def test_equality(kind: Any) -> None:
     agent = kind("writer")
     assert AgentRef(agent) == AgentRef(agent)
     assert hash(AgentRef(agent)) == hash(AgentRef(agent))
-    assert AgentRef(agent) != AgentRef(kind("writer"))
+    other = kind("writer")
+    assert AgentRef(agent) != AgentRef(other)
+    assert hash(AgentRef(agent)) != hash(AgentRef(other))
     assert AgentRef(agent) != agent
 
 

@@ -750,6 +750,15 @@ async def test_current_after_an_early_way_out() -> None:
     assert chain.end.members[chain.current].last == "b1"
 
 
+async def test_end_of_a_chain_that_was_never_read() -> None:
+    """A chain that is left unread tells of no error, and of no member that was read."""
+    turn = Turn()
+    async with turn.chain(turn.agent("a"), turn.agent("b")) as chain:
+        pass
+    assert (chain.end.reason, chain.end.error, chain.end.cleanup_errors) == (EndReason.LEFT, None, ())
+    assert (chain.end.items, chain.end.last) == (0, None)
+
+
 async def test_current_of_a_chain_that_was_never_read() -> None:
     """`current` stays 0 when no member was read."""
     turn = Turn()

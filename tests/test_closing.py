@@ -15,7 +15,7 @@ import trio
 from nothing_left import Watch
 from recording import Fault, Recording, fail, kind_of, leave, only_asyncio
 from stories import read_in_vain
-from streamguard import CleanupError, CleanupTimeoutError, EndReason, StreamEnd, guarded_stream
+from streamguard import CleanupError, CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -697,6 +697,27 @@ async def test_every_cancellation_swallowed() -> None:
     await anyio.wait_all_tasks_blocked()
 
 
+async def test_first_cancellation_swallowed() -> None:
+    """Swallows its first cancellation and hangs: it is cancelled once more at the deadline, and obeys."""
+    log: list[str] = []
+    holding = anyio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        for _ in range(2):
+            try:
+                holding.set()
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                log.append("cancelled")
+        log.append("ended")
+
+    stream = guarded_stream(source(), cleanup_timeout=LIMIT)
+    with pytest.RaisesGroup(pytest.RaisesExc(CleanupTimeoutError, match="It was cancelled")):
+        await read_and_stop(stream, holding)
+    assert log == ["cancelled", "cancelled", "ended"]
+
+
 async def test_abandoned_source_tells_nobody_later(watch: Watch) -> None:
     """What an abandoned source raises later is nobody's: the end that was told does not change, and nothing crashes."""
     released, ended = anyio.Event(), anyio.Event()
@@ -1217,6 +1238,28 @@ async def test_cancellation_nobody_asked_for_in_a_callback(part: Any) -> None:
             async for _ in stream:
                 break
     assert caught.value.__cause__ is error
+
+
+@only_trio  # its cancellations cannot be made by hand
+@pytest.mark.parametrize("part", ["tail", "cancel"])
+async def test_kept_cancellation_in_a_callback(part: Any) -> None:
+    """The same on trio, of a cancellation that was kept from somewhere else."""
+    kept: list[trio.Cancelled] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as error:
+            kept.append(error)
+
+    async def callback(*_: object) -> None:
+        raise kept[0]
+
+    with pytest.raises(CleanupError) as caught:
+        async with guarded_stream(Seen().source(), **{part: callback}) as stream:
+            async for _ in stream:
+                break
+    assert caught.value.__cause__ is kept.pop()
 
 
 @only_asyncio  # awaits a task that was cancelled
@@ -1820,6 +1863,64 @@ async def test_counts_of_cancellations_stay() -> None:
     recording.may_close.set()
     await asyncio.wait([task])
     assert counts == [2]
+
+
+class Counting:
+    """An iterator that somebody else cancels as well, and that tells how many cancellations its close finds."""
+
+    def __init__(self, swallowed: int = 0) -> None:
+        self.holding = anyio.Event()
+        self.found: list[int] = []
+        self.task: asyncio.Task[Any] | None = None
+        self._swallowed = swallowed
+
+    def __aiter__(self) -> "Counting":
+        return self
+
+    async def __anext__(self) -> int:
+        self.task = asyncio.current_task()
+        self.holding.set()
+        for _ in range(self._swallowed):
+            with suppress(asyncio.CancelledError):
+                await anyio.sleep_forever()
+        await anyio.sleep_forever()
+        return 1
+
+    async def aclose(self) -> None:
+        self.found.append(asyncio.current_task().cancelling())
+
+
+@only_asyncio  # counts native cancellations
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_our_cancellation_is_not_counted_in_the_close(others: int) -> None:
+    """A close finds of the cancellations that hit the source's await those of others, not ours."""
+    source = Counting()
+
+    async def close(stream: GuardedStream[int]) -> None:
+        await source.holding.wait()
+        await anyio.wait_all_tasks_blocked()
+        stream.stop()
+        await asyncio.sleep(0)  # in which the exit cancels it
+        for _ in range(others):
+            source.task.cancel()
+
+    async with anyio.create_task_group() as group:
+        stream = guarded_stream(source)
+        group.start_soon(close, stream)
+        async with stream:
+            async for _ in stream:
+                pass
+    assert source.found == [others]
+
+
+@only_asyncio  # counts native cancellations
+async def test_our_cancellations_are_not_counted_after_the_deadline() -> None:
+    """Nor are both of ours, if a source swallowed the first and was cancelled at the deadline."""
+    source = Counting(swallowed=1)
+    stream = guarded_stream(source, cleanup_timeout=LIMIT)
+    with pytest.RaisesGroup(pytest.RaisesExc(CleanupTimeoutError, match="It was cancelled")):
+        await read_and_stop(stream, source.holding)
+    assert source.found == [0]
 
 
 # -- KeyboardInterrupt and SystemExit

@@ -946,6 +946,20 @@ async def test_note_of_a_displaced_error(watch: Watch) -> None:
     watch.claim("displaced while it was closed: KeyError: 'body'")
 
 
+async def test_words_of_an_error_with_notes(watch: Watch) -> None:
+    """What is told of an error has all its lines, its notes as well: in the log, and as a note of the one that left."""
+    cleanup = CleanupFault("first line")
+    cleanup.add_note("second line")
+    with pytest.raises(Fault) as caught:
+        async with guarded_stream(failing(cleanup)) as stream:
+            async for _ in stream:
+                raise Fault("body")
+    words = "CleanupFault: first line\nsecond line"
+    assert caught.value.__notes__ == [f"streamguard: the cleanup failed as well: {__name__}.{words}"]
+    (report,) = watch.claim("first line")
+    assert report.source.getMessage() == f"error while closing a stream: {__name__}.{words}"  # type: ignore[union-attr]
+
+
 # -- errors in the record, with release_agents=True
 
 
@@ -972,6 +986,13 @@ class Coded(Exception):
         self.filename = filename
 
 
+class OfItsOwn(Coded):
+    """The same, and its `__new__` takes no fewer."""
+
+    def __new__(cls, code: object, *more: object) -> "OfItsOwn":
+        return super().__new__(cls, code, *more)
+
+
 class Prefixed(Exception):
     """An error that a copy would give its prefix twice."""
 
@@ -986,6 +1007,7 @@ class Prefixed(Exception):
         FileNotFoundError(2, "no file", "name"),
         ValueError("plain"),
         Coded(7, "name"),
+        OfItsOwn(7, "name"),
         Prefixed("once"),
     ],
 )
@@ -1024,13 +1046,26 @@ async def test_error_in_the_record_of_a_chain_without_frames() -> None:
 
 async def test_copies_of_errors_keep_their_class() -> None:
     """Whoever looks at the record's error finds the class and the words that the error has."""
-    for error in (Coded(7, "name"), Prefixed("once")):
+    for error in (Coded(7, "name"), OfItsOwn(7, "name"), Prefixed("once")):
         with pytest.raises(type(error)):
             async with guarded_stream(numbers(), release_agents=True) as stream:
                 raise error
         kept = stream.end.error
         assert type(kept) is type(error)
         assert str(kept) == str(error)
+
+
+async def test_error_that_cannot_be_copied() -> None:
+    """In its place stands an error with its words, its notes as well, that says so."""
+    error = BuiltElsewhere.make()
+    error.add_note("a note")
+    with pytest.raises(BuiltElsewhere):
+        async with guarded_stream(numbers(), release_agents=True) as stream:
+            raise error
+    kept = stream.end.error
+    words = f"{__name__}.BuiltElsewhere: built elsewhere\na note"
+    assert type(kept) is RuntimeError
+    assert str(kept) == f"{words} (stands for an error that cannot be copied)"
 
 
 async def test_group_in_a_record_without_frames() -> None:

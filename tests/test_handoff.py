@@ -85,6 +85,21 @@ async def test_prefetch_and_an_error() -> None:
     assert got == [1, 2]
 
 
+async def test_read_after_an_unread_error_has_left() -> None:
+    """After a block that an unread error of the source has left, a read is at the end, like any other."""
+
+    async def failing() -> AsyncGenerator[int, None]:
+        yield 1
+        raise OSError("source")
+
+    with pytest.raises(OSError, match=r"^source$"):
+        async with guarded_stream(failing(), prefetch=5) as stream:
+            assert await anext(stream) == 1
+            await anyio.wait_all_tasks_blocked()
+    with anyio.fail_after(5), pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
 async def test_error_behind_unread_items(watch: Watch) -> None:
     """An error that stands behind items which nobody read goes to `cleanup_errors` and the log, not to the exit."""
 

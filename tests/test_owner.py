@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 import traceback
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any
@@ -14,7 +15,7 @@ import anyio.lowlevel
 import pytest
 import trio
 
-from nothing_left import Watch
+from nothing_left import Watch, collect_until_quiet
 from spies import on_asyncio, on_trio, spawned_tasks, steps, this_task
 from stories import Log, noted_numbers, read_in_vain
 from streamguard import EndReason, GuardedStream, guarded_stream
@@ -49,6 +50,15 @@ async def test_one_task() -> None:
     assert log == ["made 1", "judged 1", "made 2", "judged 2", "closed"]
     assert len(log.tasks) == 1
     assert log.tasks != {this_task()}
+
+
+async def test_name_of_the_task() -> None:
+    """The task tells by its name which source it reads."""
+    async with guarded_stream(noted_numbers(log := Log())) as stream:
+        await anext(stream)
+    (task,) = log.tasks
+    name: str = task.get_name() if isinstance(task, asyncio.Task) else task.name  # type: ignore[attr-defined]
+    assert name == "streamguard: async generator 'noted_numbers'"
 
 
 async def test_context_variables_do_not_leak() -> None:
@@ -623,7 +633,8 @@ async def test_asyncio_timeout_in_a_source_without_athrow() -> None:
             self.steps += 1
             if self.steps == 1:
                 await self.timeout.__aenter__()
-            await anyio.lowlevel.checkpoint()
+            else:
+                await anyio.lowlevel.checkpoint()
             return self.steps
 
         async def aclose(self) -> None:
@@ -636,6 +647,36 @@ async def test_asyncio_timeout_in_a_source_without_athrow() -> None:
             await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(asyncio.CancelledError):
+            await anext(stream)
+    assert source.steps == 2
+
+
+@on_asyncio
+async def test_asyncio_timeout_that_a_source_without_athrow_handles() -> None:
+    """The timeout that hits the next step is the source's own: there it becomes a TimeoutError."""
+
+    class Iterator:
+        timeout = asyncio.timeout(SHORT)
+        steps = 0
+
+        async def __anext__(self) -> int:
+            self.steps += 1
+            if self.steps == 1:
+                await self.timeout.__aenter__()
+                return 1
+            try:
+                await anyio.sleep_forever()
+            except asyncio.CancelledError as error:
+                await self.timeout.__aexit__(type(error), error, error.__traceback__)
+                raise
+
+    source = Iterator()
+    async with guarded_stream(source) as stream:
+        assert await anext(stream) == 1
+        while not source.timeout.expired():
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(TimeoutError):
             await anext(stream)
     assert source.steps == 2
 
@@ -726,6 +767,30 @@ async def test_third_party_cancels_the_owner_before_its_first_step() -> None:
     finally:
         loop.set_task_factory(None)
     assert log == ["closed"]
+
+
+@on_asyncio
+async def test_owner_that_was_cancelled_before_its_first_step_is_let_go() -> None:
+    """An owner whose task was cancelled before its first step is not held, though it has nothing to close."""
+    loop = asyncio.get_running_loop()
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        task.cancel()
+        return task
+
+    source = noted_numbers(Log())
+    loop.set_task_factory(factory)  # type: ignore[arg-type]
+    try:
+        async with guarded_stream(source) as stream:
+            with pytest.raises(asyncio.CancelledError):
+                await anext(stream)
+    finally:
+        loop.set_task_factory(None)
+    gone = weakref.ref(source)
+    del source, stream
+    collect_until_quiet()
+    assert gone() is None
 
 
 @on_asyncio

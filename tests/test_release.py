@@ -116,8 +116,10 @@ class Result:
 
 
 @of_the_sdk
-class SlottedResult:
-    __slots__ = ("__weakref__", "_who", "final_output", "new_items")
+class BareResult:
+    """A result that cannot be weakly referenced."""
+
+    __slots__ = ("_who", "final_output", "new_items")
 
     def __init__(self, items: list[Any], last: Any) -> None:
         self.new_items = items
@@ -133,6 +135,11 @@ class SlottedResult:
 
     def release_agents(self) -> None:
         weakref.ref(self._who)
+
+
+@of_the_sdk
+class SlottedResult(BareResult):
+    __slots__ = ("__weakref__",)
 
 
 def gone(*refs: weakref.ref[Any]) -> list[bool]:
@@ -322,6 +329,31 @@ def test_checked_agent() -> None:
     assert report.released == 2
 
 
+class Stranger:
+    """An agent of no SDK's class: only where it stands tells what it is."""
+
+    name = "stranger"
+
+
+@pytest.mark.parametrize("place", ["agent", "source_agent", "target_agent"])
+def test_agent_of_an_item(place: str) -> None:
+    """An agent that only one attribute of one item names is let go, whatever its class."""
+    item = HandoffItem(None, None, None)
+    setattr(item, place, Stranger())
+    report = release_agents(Result([item], Agent("writer")))
+    assert report.names == ("stranger", "writer")
+    assert report.released == 2
+
+
+@pytest.mark.parametrize("place", ["source_agent", "target_agent"])
+def test_half_a_hand_off(place: str) -> None:
+    """An item that tells only one of the two is no hand-off."""
+    agent = Agent("writer")
+    item = Item(agent, "one")
+    setattr(item, place, agent)
+    assert release_agents(Result([item], agent)).handoffs == ()
+
+
 def test_shared_base_class() -> None:
     """If everything of an SDK has one base class, its records are not taken for agents."""
 
@@ -358,6 +390,15 @@ def test_slots() -> None:
     assert report.item_agents == ("writer",)
     assert (report.released, report.held) == (1, ())
     assert agents_alive(SlottedAgent) == before - 1
+
+
+def test_result_that_cannot_be_weakly_referenced() -> None:
+    """It is released like any other; its names are not remembered, since nothing would tell when it goes."""
+    agent = Agent("writer")
+    result = BareResult([SlottedItem(agent, "one")], agent)
+    report = release_agents(result)
+    assert (report.names, report.released, report.held) == (("writer",), 1, ())
+    assert release_agents(result) == ReleaseReport(known=True, item_agents=(None,))
 
 
 def test_item_releases_itself() -> None:
@@ -457,6 +498,18 @@ def test_context_with_others() -> None:
     result = Result([], Agent("writer"), {"registry": [Agent("planner")]})
     report = release_agents(result)
     assert (report.names, report.released, report.held) == (("writer",), 1, ())
+
+
+@pytest.mark.parametrize("place", ["input", "final_output", "raw_responses"])
+def test_data_with_others(place: str) -> None:
+    """Nor are those that only the data of a result holds, which everybody sees: they stay where they are."""
+    result = Result([], Agent("writer"))
+    data = {"by": Agent("planner")}
+    setattr(result, place, data)
+    report = release_agents(result)
+    assert (report.names, report.released, report.held) == (("writer",), 1, ())
+    assert getattr(result, place) is data
+    assert data == {"by": Agent("planner")}
 
 
 def test_large_context() -> None:
@@ -659,6 +712,26 @@ def test_failed_task() -> None:
         left(result, "_job: the run failed")
 
     asyncio.run(main())
+
+
+def test_failed_task_that_nobody_asked() -> None:
+    """The error of a task that nobody asked for it is still told, if the run is left for another reason."""
+    told: list[str] = []
+
+    async def fail() -> None:
+        raise ValueError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        result = result_with(is_complete=False)
+        result._job = asyncio.create_task(fail())
+        await asyncio.wait([result._job])
+        left(result, "is_complete: the run has not ended")
+        del result
+        collect_until_quiet()
+
+    asyncio.run(main())
+    assert told == ["Task exception was never retrieved"]
 
 
 def test_cancelled_task() -> None:

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -703,6 +704,105 @@ def test_ctrl_c_again_on_trio(points: tuple[str, str]) -> None:
     """On trio a second Ctrl-C does not cut what waits: the close and the tail run to their ends, once."""
     said = interrupt("trio").said[points]
     assert said == [THROWN_IN[points[0]], *ALL_DONE, "left", "KeyboardInterrupt"]
+
+
+@pytest.fixture
+def trio_takes_ctrl_c() -> Generator[None, None, None]:
+    """Trio takes over only Python's own handler, which is not there in what a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("trio_takes_ctrl_c")
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_ctrl_c_inside_the_source(prefetch: int) -> None:
+    """On trio Ctrl-C that strikes while the source is at work is raised there, also if it runs ahead."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        try:
+            signal.raise_signal(signal.SIGINT)
+            yield 2
+        except KeyboardInterrupt:
+            log.append("raised in the source")
+            raise
+
+    async def main() -> None:
+        async with guarded_stream(source(), prefetch=prefetch) as stream:
+            async for _ in stream:
+                pass
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert log == ["raised in the source"]
+
+
+class InterruptedOnce(deque[int]):
+    """Items that stand ahead of the reader; Ctrl-C strikes while the first one is put there."""
+
+    struck = False
+
+    def append(self, item: int) -> None:
+        super().append(item)
+        if not self.struck:
+            self.struck = True
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("trio_takes_ctrl_c")
+def test_ctrl_c_in_the_hand_off() -> None:
+    """On trio Ctrl-C that strikes while an item is handed out is the reader's: the source is not cut, no item lost."""
+    log: list[object] = []
+
+    async def source() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    async def main() -> None:
+        async with guarded_stream(source()) as stream:
+            stream._owner.ahead = InterruptedOnce()  # type: ignore[union-attr]
+            while len(log) < 4:
+                try:
+                    log.append(await anext(stream))
+                    await trio.lowlevel.checkpoint()
+                except KeyboardInterrupt:
+                    log.append("interrupted")
+
+    trio.run(main)
+    assert [item for item in log if item != "interrupted"] == [0, 1, 2]
+    assert log.count("interrupted") == 1
+
+
+@pytest.mark.usefixtures("trio_takes_ctrl_c")
+def test_ctrl_c_while_the_exit_waits() -> None:
+    """On trio Ctrl-C that finds the exit waiting for the close leaves when it is done; the close is not cut."""
+    log: list[str] = []
+
+    @trio.lowlevel.enable_ki_protection  # so that it arrives in the main task
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await anyio.wait_all_tasks_blocked()
+            interrupt()
+            await anyio.wait_all_tasks_blocked()
+            log.append("closed")
+
+    async def main() -> None:
+        try:
+            async with guarded_stream(source(), tail=lambda _: log.append("tail")) as stream:
+                await anext(stream)
+        finally:
+            log.append("left")
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert log == ["closed", "tail", "left"]
 
 
 @ctrl_c_can_be_sent

@@ -8,10 +8,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from nothing_left import collect_until_quiet
 from recording import Fault
 from spies import on_asyncio, spawned_tasks
 from stories import Log, cancel_when_blocked, noted_numbers, numbers, read_all, waiting
-from streamguard import CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, guarded_chain, guarded_stream
+from streamguard import CleanupTimeoutError, EndReason, GuardedStream, StreamEnd, _guard, guarded_chain, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -673,6 +674,17 @@ def test_made_without_a_loop() -> None:
     assert log == ["closed"]
 
 
+def test_entered_without_a_loop() -> None:
+    """Entered where no loop runs it says so as asyncio does, also if it is the first of its process."""
+    _guard._asyncio_owner.cache_clear()
+    guard = guarded_stream(numbers(Log()))
+    with pytest.raises(RuntimeError, match=r"^no running event loop$"):
+        guard.__aenter__().send(None)
+    with pytest.warns(ResourceWarning, match="never entered"):
+        del guard
+        collect_until_quiet()
+
+
 # -- cancel, and what is misused
 
 
@@ -752,8 +764,8 @@ async def test_closers_wait_for_the_cancel(guard: Callable[..., Any]) -> None:
 
 @on_asyncio
 @pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])
-async def test_native_cancel_of_a_closer_that_waits_for_the_cancel(guard: Callable[..., Any]) -> None:
-    """Whoever is cancelled while it waits for a `cancel` that another task called waits on, and then obeys."""
+async def test_natively_cancelled_closers_in_the_cancel(guard: Callable[..., Any]) -> None:
+    """Closers whose tasks are cancelled while `cancel` runs cut neither that nor the close, and end cancelled."""
     log = Log()
     may_end = anyio.Event()
 
@@ -763,18 +775,16 @@ async def test_native_cancel_of_a_closer_that_waits_for_the_cancel(guard: Callab
 
     async with guard(numbers(log), cancel=cancel) as stream:
         assert await anext(stream) == 1
-        first = asyncio.create_task(stream.aclose())
+        closers = [asyncio.create_task(stream.aclose()) for _ in range(2)]
         await anyio.wait_all_tasks_blocked()
-        second = asyncio.create_task(stream.aclose())
+        for closer in closers:
+            closer.cancel()
         await anyio.wait_all_tasks_blocked()
-        second.cancel()
-        await anyio.wait_all_tasks_blocked()
-        assert not second.done()
+        assert [closer.done() for closer in closers] == [False, False]
         may_end.set()
-        await asyncio.wait([first, second])
-        assert second.cancelled()
-        assert first.result() is None
-    assert log == ["cancel ends", "closed"]
+        await asyncio.wait(closers)
+        assert [closer.cancelled() for closer in closers] == [True, True]
+        assert log == ["cancel ends", "closed"]
 
 
 @pytest.mark.parametrize("guard", [guarded_stream, guarded_chain])

@@ -239,7 +239,7 @@ class _Release:
 
 def _drop_traceback(future: asyncio.Future[Any]) -> None:
     """Let a cancelled task go of its error, whose frames hold agents; asyncio forgets it when it was read."""
-    if future.done() and future.cancelled():
+    if future.cancelled():
         with contextlib.suppress(asyncio.CancelledError):
             future.exception()
 
