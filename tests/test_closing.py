@@ -1206,6 +1206,30 @@ async def test_cancellation_nobody_asked_for_of_a_cancelled_consumer(watch: Watc
     watch.claim("nobody asked for")
 
 
+@only_asyncio  # a cancellation that can be raised once more
+async def test_close_raises_our_cancellation_once_more() -> None:
+    """An iterator that was cut in its await may raise that cancellation from its `aclose()`, too: it is ours."""
+
+    class Iterator:
+        def __init__(self) -> None:
+            self.cut: list[asyncio.CancelledError] = []
+
+        async def __anext__(self) -> int:
+            try:
+                await anyio.sleep_forever()
+            except asyncio.CancelledError as cancellation:
+                self.cut.append(cancellation)
+                raise
+            return 1
+
+        async def aclose(self) -> None:
+            raise self.cut.pop()
+
+    async with guarded_stream(Iterator()) as stream:
+        await read_in_vain(stream)
+    assert (stream.end.reason, stream.end.cleanup_errors) == (EndReason.LEFT, ())
+
+
 @only_asyncio  # a cancellation that can be made by hand
 async def test_cancellation_of_our_own() -> None:
     """Raises a CancelledError after it was cancelled by the close: a clean close."""

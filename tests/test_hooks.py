@@ -23,7 +23,7 @@ from nothing_left import Watch, collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
 from streamguard import CleanupError, CleanupTimeoutError, GuardedStream, guarded_stream
-from streamguard._hooks import Members
+from streamguard._hooks import Members, _members_of
 
 pytestmark = pytest.mark.anyio
 
@@ -719,16 +719,16 @@ async def test_held_by_the_loop_for_one_more_turn() -> None:
     nest = Nest()
 
     async def outer() -> AsyncIterator[int]:
-        nest.ran_in = this_task()
-        inner = nest.leaf()
+        nest.ran_in, inner = this_task(), nest.leaf()
         try:
             async for item in inner:
+                assert [number async for number in nest.leaf("begun later", 1)] == [1]
                 yield item
         finally:
             asyncio.get_running_loop().call_soon(id, inner)
 
     await nest.break_at_once(outer())
-    assert nest.log == ["leaf", "left"]
+    assert nest.log == ["begun later", "leaf", "left"]
     assert nest.all_in_one_task()
 
 
@@ -1554,3 +1554,12 @@ async def test_dropped_by_another_thread_as_the_stream_ends() -> None:
     assert not members.dropped
     assert not members.left_to_others
     await generator.aclose()
+
+
+async def test_nothing_is_noted_of_a_stream_that_is_over() -> None:
+    """What was noted of its generators goes with a stream, also of those that were read to their ends."""
+    nest = Nest()
+    async with guarded_stream(nest.around(nest.leaf(), "outer")) as stream:
+        assert [number async for number in stream] == [1, 2, 3]
+    await nest.break_at_once(nest.around(nest.leaf(), "outer"))
+    assert all(members.is_open for members in _members_of.values())
