@@ -13,10 +13,10 @@ import anyio.lowlevel
 import pytest
 
 from nothing_left import Watch, collect_until_quiet
-from recording import only_asyncio
+from recording import Fault, only_asyncio
 from spies import spawned_tasks
 from stories import AgentsRun, Log, Story, WorkflowHandle, cancel_when_blocked, numbers, read_in_vain, waiting
-from streamguard import GuardedStream, guarded_stream
+from streamguard import GuardedStream, guarded_chain, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -208,6 +208,62 @@ async def test_abandoned_with_an_error_that_nobody_read(watch: Watch) -> None:
     await anyio.wait_all_tasks_blocked()
     (report,) = watch.claim("OSError: unread")
     assert report.text.startswith("streamguard: ERROR error while closing a stream: OSError: unread")
+
+
+async def test_abandoned_with_a_timeout_that_nobody_read(watch: Watch) -> None:
+    """So is what came of a timeout inside the source while nobody read."""
+    log = Log()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            with anyio.fail_after(0):
+                yield 1
+        finally:
+            log.append("closed")
+
+    stream = await guarded_stream(source()).__aenter__()
+    assert await anext(stream) == 1
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+    with pytest.warns(ResourceWarning, match="never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert len(watch.claim("TimeoutError")) == 1
+
+
+async def _failing_to_close() -> AsyncIterator[int]:
+    try:
+        yield 1
+    finally:
+        raise Fault
+
+
+async def test_abandoned_after_a_close_that_failed(watch: Watch) -> None:
+    """What failed when the stream was closed inside a block that is never left is logged."""
+    stream = await guarded_stream(_failing_to_close()).__aenter__()
+    assert await anext(stream) == 1
+    await stream.aclose()
+    with pytest.warns(ResourceWarning, match="never left"):
+        del stream
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert len(watch.claim("Fault")) == 1
+
+
+async def test_abandoned_chain_after_a_close_that_failed(watch: Watch) -> None:
+    """So is what failed in the close of an earlier member; the current one is closed."""
+    log = Log()
+    chain = await guarded_chain(_failing_to_close()).__aenter__()
+    assert await anext(chain) == 1
+    chain.hand_off(numbers(log))
+    assert await anext(chain) == 1
+    with pytest.warns(ResourceWarning, match="never left"):
+        del chain
+        collect_until_quiet()
+    await anyio.wait_all_tasks_blocked()
+    assert log == ["closed"]
+    assert len(watch.claim("Fault")) == 1
 
 
 @only_asyncio  # has cancellations that anybody may raise

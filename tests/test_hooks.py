@@ -375,7 +375,8 @@ async def test_failing_close_of_what_the_cleanup_needs() -> None:
         await Nest().break_at_once(outer(), cleanup_timeout=0.2)
 
 
-async def test_yields_in_the_cleanup_that_is_needed() -> None:
+@pytest.mark.parametrize("then", [None, GeneratorExit, Fault])
+async def test_yields_in_the_cleanup_that_is_needed(then: type[BaseException] | None, watch: Watch) -> None:
     """If the inner generator that holds the lock answers its close by a yield, that is told as of any other."""
     connections = anyio.Semaphore(1)
 
@@ -385,6 +386,8 @@ async def test_yields_in_the_cleanup_that_is_needed() -> None:
                 yield 1
             except GeneratorExit:
                 yield 2
+                if then is not None:
+                    raise then from None
 
     async def outer() -> AsyncIterator[int]:
         try:
@@ -396,6 +399,8 @@ async def test_yields_in_the_cleanup_that_is_needed() -> None:
 
     with pytest.raises(CleanupError, match=r"response' yielded at .* while it was closed"):
         await Nest().break_at_once(outer(), cleanup_timeout=0.2)
+    if then is Fault:
+        watch.claim("Fault")
 
 
 async def test_failing_close_before_the_limit(watch: Watch) -> None:

@@ -134,6 +134,35 @@ def test_main_ends(point: str, runner: str, caplog: pytest.LogCaptureFixture) ->
 
 
 @on_asyncio
+@pytest.mark.parametrize("iterates", [False, True], ids=["generator", "iterator"])
+def test_main_ends_beside_many(iterates: bool, runner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whichever the loop cancels first, a consumer or the owner of its stream, nothing is told: both are cancelled."""
+    stories: list[Kept] = []
+    outcomes: list[str] = []
+
+    async def consume() -> None:
+        story = Kept()
+        stories.append(story)
+        try:
+            async with guarded_stream(story.iterator() if iterates else story.numbers()) as stream:
+                await anext(stream)
+                await anyio.sleep_forever()
+        except BaseException as error:
+            outcomes.append(kind_of(error))
+            raise
+
+    async def main() -> None:
+        tasks.extend(asyncio.create_task(consume()) for _ in range(20))
+        await anyio.wait_all_tasks_blocked()
+
+    tasks: list[object] = []
+    run_to_its_end(runner, main)
+    assert [story.log for story in stories] == [["close", "close done"]] * 20
+    assert outcomes == ["cancelled"] * 20
+    assert caplog.messages == []
+
+
+@on_asyncio
 def test_main_ends_in_the_close(runner: str, caplog: pytest.LogCaptureFixture) -> None:
     """A loop that ends while a source is in its own `finally` cuts it, as it cuts all; told, and the tail runs."""
     turn = Turn("close")

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from ._end import EndReason
 from ._errors import consists_of
-from ._generators import close_generator
 from ._owner import Owner
 from ._runs import Run
 from ._sources import Details, describe
@@ -108,7 +107,8 @@ def _free_dropped(owner: Owner[T]) -> list[Task]:
     while members.dropped:
         generator = members.dropped.pop(0)
         members.leave_to_others(generator)
-        helpers.append(_start_call(owner, close_generator(generator), f"the close of {describe(generator)}"))
+        closing = owner.run_closer(owner.source.closer_of(generator))
+        helpers.append(_start_call(owner, closing, f"the close of {describe(generator)}"))
     return helpers
 
 
@@ -177,17 +177,21 @@ class _Call:
 
 def nudge(owner: Owner[T]) -> None:
     """Ask the owner of an abandoned guard to close; nobody waits for it."""
+    owner.abandoned = True
     if owner.closing or owner.state is State.DONE:
+        owner.report()
         return
     owner.stop(EndReason.LEFT)
-    owner.closing = owner.members.closing = owner.abandoned = True
+    owner.closing = owner.members.closing = True
     run = owner.source.run
     if run is not None and owner.state is not State.CLOSING:
         stopping = _tell_to_stop(owner, run)
         if inspect.isawaitable(stopping):
             _start_call(owner, stopping, f"the cancel of {owner.name}")
     if owner.state is State.NEW:
-        if not owner.source.close_unopened():
+        if owner.source.close_unopened():
+            owner.report()
+        else:
             owner.spawn()
     elif owner.state not in (State.RUNNING, State.ANSWERING):
         owner.unpark()

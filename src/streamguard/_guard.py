@@ -109,8 +109,9 @@ class Block(Guard, Reader[T]):
         # No attribute: what was given was no source.
         if getattr(self, "_left", True):
             return
-        if self._owner is not None:
-            self._owner.nudge_from_anywhere()
+        # A chain has errors of its own beside those of the member that is being read.
+        for owner in {owner for owner in (self._owner, self._home) if owner is not None}:
+            owner.nudge_from_anywhere()
         fault = "entered, but its block was never left" if self._home is not None else "never entered"
         place, line = self._place
         message = f'{self!r}, made at {place}:{line}, was {fault}; use "async with"'

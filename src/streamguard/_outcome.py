@@ -62,7 +62,9 @@ class Outcome:
             return ()
         leaving = self.error
         body = None if isinstance(leaving, KeyboardInterrupt | SystemExit) else self.body  # it is in their context
-        displaced = (e for e in (body, self.unread, *self.overtaken) if e is not None and e is not leaving)
+        displaced = [e for e in (body, self.unread, *self.overtaken) if e is not None and e is not leaving]
+        if consists_of(leaving, self._cancelled):  # of two cancellations one leaves, and nothing is lost
+            displaced = [e for e in displaced if not consists_of(e, self._cancelled)]
         return (*displaced, *self.errors)
 
     def reason(self, ended: EndReason | None) -> EndReason:

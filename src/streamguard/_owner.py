@@ -264,7 +264,7 @@ class Owner(Stepper[T]):
             if self.dropped:
                 await self.close_dropped()
         while closers:
-            await self._run_closer(closers.pop())
+            await self.run_closer(closers.pop())
             if self.dropped:
                 await self.close_dropped()
 
@@ -292,9 +292,10 @@ class Owner(Stepper[T]):
 
     async def close_dropped(self) -> None:
         while self.dropped:
-            await self._run_closer(self.source.closer_of(self.dropped.pop(0)))
+            await self.run_closer(self.source.closer_of(self.dropped.pop(0)))
 
-    async def _run_closer(self, closer: Callable[[Details], Awaitable[object]]) -> None:
+    async def run_closer(self, closer: Callable[[Details], Awaitable[object]]) -> None:
+        """Call what closes the source or a part of it; its errors are kept."""
         try:
             await self.foreign(closer)(self.details)
         except SeveralError as several:
@@ -323,6 +324,7 @@ class Owner(Stepper[T]):
         for error in (failure, *self.cleanup_errors):
             if error is not None and not consists_of(error, self.cancelled):
                 report(error, None)
+        self.cleanup_errors.clear()
 
     def add_cleanup_error(self, error: BaseException, what: str) -> None:
         """Keep an error of the close, of a ``cancel`` or of a tail."""
