@@ -425,7 +425,7 @@ def main() -> int:
     arguments = parser.parse_args()
     runner = Runner(arguments.modules, arguments.seconds, all_of_them=arguments.all)
     tests = [str(path) for path in sorted(TESTS.glob("test_*.py")) if path.stem[5:] not in NOT_HERE]
-    return int(pytest.main(["-q", "-pno:cacheprovider", *tests], [runner]))
+    return int(pytest.main(["-q", "-pno:cacheprovider", "-pno:faulthandler", *tests], [runner]))
 
 
 if __name__ == "__main__":
