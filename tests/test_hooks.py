@@ -22,6 +22,7 @@ from compiled import Compiled
 from nothing_left import Watch, collect_until_quiet
 from recording import Fault, only_asyncio
 from spies import on_trio, this_task
+from stories import Log
 from streamguard import CleanupError, CleanupTimeoutError, GuardedStream, guarded_stream
 from streamguard._hooks import Members, _members_of
 
@@ -490,6 +491,138 @@ async def test_dropped_while_running_is_closed_at_the_next_step(prefetch: int, b
             assert await anext(stream) == number
     assert nest.log == ["leaf", "next step"]
     assert nest.all_in_one_task()
+
+
+@pytest.mark.parametrize("limit", [2.0, None])
+async def test_yields_in_the_close_of_the_loop(limit: float | None, watch: Watch, anyio_backend_name: str) -> None:
+    """One that is dropped while the source runs, and yields while the loop closes it, is stepped on and told."""
+    log = Log()
+
+    async def inner() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            yield 2
+            log.append("stepped on")
+
+    async def source() -> AsyncGenerator[int, None]:
+        async for _ in inner():
+            break
+        await anyio.wait_all_tasks_blocked()
+        yield 3
+
+    with anyio.fail_after(5), pytest.raises(CleanupError, match=r"inner' yielded at .*stepped on to its end"):
+        async with guarded_stream(source(), cleanup_timeout=limit) as stream:
+            assert await anext(stream) == 3
+    assert log == ["stepped on"]
+    if anyio_backend_name == "asyncio":
+        watch.claim("async generator ignored GeneratorExit")
+
+
+@on_trio
+@pytest.mark.parametrize("skips", [False, True])
+async def test_fires_while_a_dropped_one_is_closed(skips: bool) -> None:
+    """A timeout of the source that fires while the owner closes what was dropped does not cut that, and fires then."""
+    log = Log()
+
+    async def inner() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+            log.append("inner closed")
+
+    async def source() -> AsyncGenerator[int, None]:
+        with scope:
+            async for _ in inner():
+                break
+            yield 2
+            await anyio.sleep_forever()
+        log.append("fired")
+        yield 3
+
+    scope = anyio.CancelScope()
+    async with guarded_stream(source(), where=lambda item: not (skips and item == 2)) as stream:
+        assert [item async for item in stream] == ([3] if skips else [2, 3])
+    assert log == ["inner closed", "fired"]
+
+
+@on_trio
+async def test_dropped_one_that_outlasts_the_limit_between_two_steps() -> None:
+    """The deadline cuts the cleanup of what was dropped also where the owner has begun it between two steps."""
+    log = Log()
+    closing = anyio.Event()
+
+    async def inner() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            closing.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                log.append("cut")
+
+    async def source() -> AsyncGenerator[int, None]:
+        async for _ in inner():
+            break
+        yield 2
+        yield 3
+
+    with pytest.raises(CleanupTimeoutError):
+        async with guarded_stream(source(), cleanup_timeout=0.05) as stream:
+            assert await anext(stream) == 2
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(anext, stream, None)
+                    await closing.wait()
+                    scope.cancel()
+    assert log == ["cut"]
+
+
+@on_trio
+@pytest.mark.parametrize("opens", [False, True])
+async def test_dropped_before_a_step_that_needs_it(opens: bool) -> None:
+    """What is dropped while the source opens, or answers its own timeout, is closed before the next step as well."""
+    connections = anyio.Semaphore(1)
+
+    async def drop() -> None:
+        async def inner() -> AsyncGenerator[int, None]:
+            async with connections:
+                yield 1
+
+        async for _ in inner():
+            break
+
+    async def rest() -> AsyncGenerator[int, None]:
+        async with connections:
+            yield 3
+
+    async def opened() -> AsyncGenerator[int, None]:
+        await drop()
+        return rest()
+
+    async def answering() -> AsyncGenerator[int, None]:
+        with scope:
+            try:
+                yield 1
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await drop()
+        yield 2
+        async for item in rest():
+            yield item
+
+    scope = anyio.CancelScope()
+    with anyio.fail_after(5):
+        async with guarded_stream(opened() if opens else answering()) as stream:
+            if not opens:
+                assert await anext(stream) == 1
+                scope.cancel()
+                await anyio.wait_all_tasks_blocked()
+                assert await anext(stream) == 2
+            assert await anext(stream) == 3
 
 
 @on_trio

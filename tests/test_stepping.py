@@ -129,6 +129,30 @@ async def test_stop_in_a_pause(prefetch: int) -> None:
         assert len(made) < 10 * STEPS_PER_TURN
 
 
+@pytest.mark.parametrize("prefetch", [0, 3])
+async def test_stop_while_the_source_opens(prefetch: int) -> None:
+    """A stream that is stopped while its source opens is not stepped at all."""
+    log = Log()
+
+    class Session:
+        async def __aenter__(self) -> AsyncGenerator[int, None]:
+            stream.stop()
+            await anyio.lowlevel.checkpoint()
+            return self.numbers()
+
+        async def __aexit__(self, *details: object) -> None:
+            log.append("left")
+
+        async def numbers(self) -> AsyncGenerator[int, None]:
+            log.append("stepped")
+            yield 1
+
+    async with guarded_stream(Session(), prefetch=prefetch) as stream:
+        assert [number async for number in stream] == []
+        await anyio.wait_all_tasks_blocked()
+    assert log == ["left"]
+
+
 @pytest.mark.parametrize("prefetch", [0, 1000])
 async def test_fires_in_a_pause(prefetch: int) -> None:
     """What fires inside a source while the owner lets others have their turn is the source's, as in any other wait."""

@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from recording import Fault, Recording, fail, go_on, kind_of, leave, only_asyncio, outcome_of
-from streamguard import EndReason, StreamEnd, guarded_stream
+from streamguard import Aclosing, EndReason, StreamEnd, guarded_chain, guarded_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -1008,3 +1008,28 @@ def test_run_that_ends_at_a_break_is_quiet(pytester: pytest.Pytester) -> None:
     assert result.ret == 0
     result.stdout.fnmatch_lines(["['closed', 'returned']"])
     assert result.errlines == []
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("guard", [guarded_stream, guarded_chain, Aclosing])
+@pytest.mark.parametrize("way", ["break", "error", "cancelled"])
+async def test_interrupt_in_a_group(kind: type[BaseException], guard: Any, way: str) -> None:
+    """An interrupt that a task group of the source has put into a group leaves the block whatever the way out."""
+
+    async def source() -> AsyncIterator[int]:
+        async with anyio.create_task_group():
+            try:
+                yield 1
+            finally:
+                raise kind
+
+    with pytest.raises(BaseExceptionGroup) as caught, anyio.CancelScope() as scope:
+        async with guard(source()) as stream:
+            async for _ in stream:
+                if way == "error":
+                    raise KeyError
+                if way == "cancelled":
+                    scope.cancel()
+                    await anyio.sleep_forever()
+                break
+    assert caught.value.subgroup(kind) is not None

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from ._errors import consists_of, report, without
+from ._errors import consists_of, is_interrupt, report, without
 from ._sources import find_close, settled
 
 T = TypeVar("T")
@@ -31,7 +31,8 @@ class Aclosing(Generic[T]):
 
     Raises:
         Exception: Whatever the cleanup raises, if the body raised nothing (or ``GeneratorExit``). After an error of the
-            body only ``KeyboardInterrupt``, ``SystemExit`` and a native cancellation that arrives in the cleanup.
+            body only ``KeyboardInterrupt`` and ``SystemExit``, also in a group, and a native cancellation that arrives
+            in the cleanup.
 
     Example:
         >>> async def letters():
@@ -101,7 +102,7 @@ def _cancelled_class() -> type[BaseException]:
 
 def _outranks(failure: BaseException, error: BaseException) -> bool:
     """Whether the failure of the cleanup leaves the block although the body raised an error."""
-    if isinstance(failure, KeyboardInterrupt | SystemExit):
+    if is_interrupt(failure):
         return True
     if consists_of(error, _cancelled_class()) or not isinstance(failure, asyncio.CancelledError) or _in_cut_scope():
         return False

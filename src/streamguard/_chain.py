@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from ._closing import close
 from ._end import EndReason, StreamEnd
+from ._errors import is_interrupt
 from ._guard import Block, make_owner
 from ._leaving import call_cancel, close_stream, facts, limit, release, run_tail, without_frames
 from ._options import Options, check_function
@@ -185,7 +186,7 @@ class GuardedChain(Block[T]):
         errors: tuple[BaseException, ...] = ()
         try:
             errors = await self._close_member(NO_DETAILS, None, remembered, leaving=False)
-            remembered += [error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit)]
+            remembered += [error for error in errors if is_interrupt(error)]
             if remembered:
                 raise remembered[-1]  # an interrupt rather than a cancellation
             # That of a scope could not tell so through the shield; the next member may have nothing to wait for.

@@ -45,6 +45,13 @@ def consists_of(error: BaseException | None, kind: type[BaseException]) -> bool:
     return error is not None and without(error, kind) is None
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether this ends the program, by itself or in a group, as a task group makes one."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
+    return isinstance(error, KeyboardInterrupt | SystemExit)
+
+
 def without_traceback(error: BaseException) -> BaseException:
     """A copy of an error that holds no frames, and no run; both hold agents."""
     if isinstance(error, BaseExceptionGroup):

@@ -48,8 +48,8 @@ async def close_generator(generator: AnyGenerator, *, cancelled: bool = False) -
         raise await _step_on(generator, _place(generator), None)
     try:
         await generator.aclose()
-    except RuntimeError as error:
-        # It has yielded if it is still there and not at work.
+    except (RuntimeError, StopAsyncIteration) as error:
+        # It has yielded if it is still there and not at work. StopAsyncIteration: others had begun to close it.
         if generator.ag_frame is None or generator.ag_running:
             raise
         raise await _step_on(generator, _place(generator), error) from error
@@ -74,7 +74,7 @@ def _place(generator: AnyGenerator) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-async def _step_on(generator: AnyGenerator, place: str, cause: RuntimeError | None) -> BaseException:
+async def _step_on(generator: AnyGenerator, place: str, cause: Exception | None) -> BaseException:
     """Step a generator that yields while it closes; the error to raise for it."""
     further: BaseException | None = None
     fate = f"it still yields after {STEPS_ON} more steps"

@@ -108,6 +108,12 @@ class Members:
         """What others close and have not closed yet."""
         return [generator for generator in self.left_to_others or () if _is_there(generator)]
 
+    def take_back(self) -> None:
+        """Have the owner close what others have begun to close, and given up: it yielded meanwhile."""
+        stuck = [generator for generator in self.open_at_others() if not generator.ag_running]
+        self.dropped += stuck
+        self.left_to_others = [it for it in self.open_at_others() if not any(it is other for other in stuck)]
+
     def others_are_done(self) -> bool:
         """Whether what others close is closed."""
         return not self.open_at_others()

@@ -7,7 +7,7 @@ lost; what cannot leave is told, once.
 from __future__ import annotations
 
 from ._end import EndReason
-from ._errors import consists_of, report
+from ._errors import consists_of, is_interrupt, report
 
 
 class Outcome:
@@ -50,7 +50,7 @@ class Outcome:
         if not (self.remembered or self.errors):
             return self.body or self.unread
         for error in (*self.remembered, *self.errors):
-            if isinstance(error, KeyboardInterrupt | SystemExit):
+            if is_interrupt(error):
                 return error
         if self.remembered and not consists_of(self.body, self._cancelled):
             return self.remembered[0]
@@ -61,7 +61,7 @@ class Outcome:
         if not (self.errors or self.overtaken or self.remembered or self.unread):
             return ()
         leaving = self.error
-        body = None if isinstance(leaving, KeyboardInterrupt | SystemExit) else self.body  # it is in their context
+        body = None if is_interrupt(leaving) else self.body  # it is in their context
         displaced = [e for e in (body, self.unread, *self.overtaken) if e is not None and e is not leaving]
         if consists_of(leaving, self._cancelled):  # of two cancellations one leaves, and nothing is lost
             displaced = [e for e in displaced if not consists_of(e, self._cancelled)]

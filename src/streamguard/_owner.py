@@ -23,6 +23,9 @@ from ._task import Task
 
 T = TypeVar("T")
 
+PATIENCE = 0.004
+"""Seconds between two looks at what others close from which on they have surely begun: each look gave them a turn."""
+
 
 class Owner(Stepper[T]):
     """What a guard and its owner task share. It knows no guard, so that an abandoned guard is noticed."""
@@ -161,6 +164,9 @@ class Owner(Stepper[T]):
             return await self._fail_and_linger(error)  # noqa: ASYNC102 - ended by whoever leaves the block
         while not self.closing:
             try:
+                if self.dropped or not (self.wanted or self.draining):
+                    await self.wait_until_asked()
+                    continue
                 return await (self.run_ahead() if self.prefetch else self.run())
             except self.cancelled as cancellation:
                 if self.state is not State.IDLE:
@@ -289,6 +295,8 @@ class Owner(Stepper[T]):
         while self.members.left_to_others and not self.members.others_are_done():
             await anyio.sleep(pause)
             pause = min(pause + 0.001, 0.01)
+            if pause > PATIENCE:
+                self.members.take_back()
 
     async def close_dropped(self) -> None:
         while self.dropped:

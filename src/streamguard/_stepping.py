@@ -62,6 +62,15 @@ class Stepper(Handoff[T]):
         """Close what the source has dropped."""
         raise NotImplementedError
 
+    async def wait_until_asked(self) -> None:
+        """Wait before a step until the reader asks for an item; what was dropped meanwhile is closed first."""
+        self.state = _IDLE
+        await self.close_dropped()
+        while not (self.wanted or self.draining or self.closing):
+            await self.park()
+            if self.dropped and not self.closing:
+                await self.close_dropped()
+
     async def run(self) -> None:
         """Step the source, and hand out what it makes as it is asked for, until its end or the close.
 
