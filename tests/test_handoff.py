@@ -468,14 +468,17 @@ async def test_endless_skipping_can_be_stopped(prefetch: int) -> None:
     async def endless() -> AsyncGenerator[int, None]:
         try:
             for number in range(100_000):
+                begun.set()
                 yield number
             log.note("nobody stopped it")
         finally:
             log.note("closed")
 
     async def stop() -> None:
+        await begun.wait()
         stream.stop()
 
+    begun = anyio.Event()
     async with guarded_stream(endless(), where=lambda item: False, prefetch=prefetch) as stream:
         async with anyio.create_task_group() as group:
             group.start_soon(stop)

@@ -468,3 +468,26 @@ async def test_error_that_passed_through_a_function_is_freed_late() -> None:
         assert error() is None
     finally:
         gc.enable()
+
+
+async def test_aclose_from_inside_the_source() -> None:
+    """A task of the source that closes the stream waits for itself, up to the limit; `stop()` does not."""
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        async with anyio.create_task_group() as group:
+            try:
+                yield 1
+                group.start_soon(close)
+                await anyio.sleep_forever()
+            finally:
+                log.append("closed")
+
+    async def close() -> None:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+
+    with pytest.raises(CleanupTimeoutError):
+        async with guarded_stream(source(), cleanup_timeout=0.05) as stream:
+            assert [item async for item in stream] == [1]
+    assert log == ["closed"]

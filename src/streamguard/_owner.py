@@ -304,13 +304,15 @@ class Owner(Stepper[T]):
 
     async def run_closer(self, closer: Callable[[Details], Awaitable[object]]) -> None:
         """Call what closes the source or a part of it; its errors are kept."""
+        # Between two steps a scope that is open in the source may cut it, as it cuts what the source itself closes.
+        asked = self.asked or self.state is State.IDLE
         try:
             await self.foreign(closer)(self.details)
         except SeveralError as several:
             for error in several.errors:
-                self._note_cleanup_error(error, asked=self.asked)
+                self._note_cleanup_error(error, asked=asked)
         except BaseException as error:
-            self._note_cleanup_error(error, asked=self.asked)
+            self._note_cleanup_error(error, asked=asked)
 
     def _note_cleanup_error(self, error: BaseException, *, asked: bool) -> None:
         """Keep what a close raised, less what closing is bound to raise."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import trio
@@ -30,7 +30,7 @@ async def _unprotected(function: Callable[..., Awaitable[Any]], *args: object) -
 class Task:
     """See `_task.Task`."""
 
-    __slots__ = ("_inner", "_outer", "_shield", "_task", "_waiters", "cut", "done")
+    __slots__ = ("_inner", "_outer", "_task", "_waiters", "cut", "done")
 
     def __init__(self) -> None:
         self.done = False
@@ -39,7 +39,6 @@ class Task:
         self._task: trio.lowlevel.Task
         self._outer: trio.CancelScope
         self._inner: trio.CancelScope
-        self._shield = trio.CancelScope()
 
     def start(
         self, main: Callable[[], Awaitable[None]], context: contextvars.Context, name: str, lost: Callable[[], None]
@@ -87,14 +86,7 @@ class Task:
     def force(self) -> None:
         self.cut = True
         self._outer.cancel()
-        self._inner.shield = self._shield.shield = False
-
-    @contextlib.contextmanager
-    def shielded(self) -> Generator[None]:
-        """Let nothing but `force` cancel what the task does meanwhile."""
-        self._shield = trio.CancelScope(shield=not self.cut)
-        with self._shield:
-            yield
+        self._inner.shield = False
 
     @property
     def disturbed(self) -> bool:
@@ -154,12 +146,6 @@ class Owner(_owner.Owner[T]):
         if self._parked:
             self._parked = False
             self.task.wake()
-
-    async def close_dropped(self) -> None:
-        if self.dropped:
-            # Between two steps the scopes of the source are open around it: they are not for this.
-            with self.task.shielded():
-                await super().close_dropped()
 
     def let_others_run(self) -> Awaitable[None]:
         return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it

@@ -114,6 +114,7 @@ async def in_fired_scope(witness: Witness, name: str) -> AsyncGenerator[int, Non
     async with witness.resource(f"{name}.source"):
         with anyio.CancelScope() as scope:
             witness.fuse = scope.cancel
+            witness.may_skip = True
             for number in (1, 2):
                 await pause()
                 yield number
@@ -132,6 +133,7 @@ async def in_fired_timeout(witness: Witness, name: str) -> AsyncGenerator[int, N
                         timeout.reschedule(0)
 
                 witness.fuse = light
+                witness.may_skip = True
                 for number in (1, 2):
                     await pause()
                     yield number
@@ -645,7 +647,10 @@ class Program:
 
     def broken_promises(self, witness: Witness) -> list[str]:
         way = WAYS.get(self.way) or FOR_CHAINS[self.way]
-        return witness.broken_promises(set(way.reasons), may_raise=OWN_ERRORS.get(self.source, ()), bare=self.is_bare)
+        faults = witness.broken_promises(set(way.reasons), may_raise=OWN_ERRORS.get(self.source, ()), bare=self.is_bare)
+        if way.options.get("on_early_exit") == "drain" and not way.closers:
+            faults += witness.wrong_drain()
+        return faults
 
 
 def programs(backend: str) -> list[Program]:

@@ -82,13 +82,15 @@ class Resource:
         self.closed = False
         self.by_itself = False
         """Whether the source left it of its own: such a cleanup is part of a step, which may be cancelled."""
+        self.ended = False
+        """Whether the source left it without an error: at its own end, most of the time."""
         self.at_its_end = False
         """Whether its source has said that nothing follows, and so may be closed at once."""
         self.cut = False
         self._witness = witness
         self._turns = turns
         self._fails = fails
-        self._dropped = dropped
+        self.dropped = dropped
         """Whether its source is dropped while another one runs: asyncio's loop closes such a one itself."""
 
     async def __aenter__(self) -> Self:
@@ -102,8 +104,9 @@ class Resource:
     ) -> None:
         self.cleanups += 1
         self.by_itself = error is None or not isinstance(error, GeneratorExit | anyio.get_cancelled_exc_class())
-        if not (self.by_itself or self.at_its_end or self._dropped):
+        if not (self.by_itself or self.at_its_end or self.dropped):
             self._witness.log.append(f"closing {self.name}")
+        self.ended = error is None
         self._check_task()
         try:
             for _ in range(self._turns):
@@ -124,7 +127,7 @@ class Resource:
 
     def _check_task(self) -> None:
         task: Any = this_task()
-        if task is self._task or (self._dropped and backend() == "asyncio"):
+        if task is self._task or (self.dropped and backend() == "asyncio"):
             return
         name = task.name if backend() == "trio" else task.get_name()
         if self._witness.is_in_a_crowd and name.startswith(HURRIED):
@@ -164,6 +167,8 @@ class Witness:
         self.left_by: BaseException | None = None
         self.at_its_end = False
         """Whether nothing follows but one last checkpoint."""
+        self.may_skip = False
+        """Whether the source makes one item less if its fuse is lit."""
         self.eats_cancellations = False
         """Whether a cleanup has failed while a cancellation passed: in the reader's own task, that one is gone."""
         self.cancels: list[tuple[object, ...]] = []
@@ -349,6 +354,8 @@ class Witness:
             yield f"cancel was called {len(self.cancels)} times, with {self.cancels}"
         if self.log.count("cancel") != len(self.cancels):
             yield "cancel was cut"
+        elif not self.cancels and not self._came_to_its_end():
+            yield "cancel was not called"
         yield from self._closed_before_cancel()
         if self.log.count("tail") != 1 or len(self.ends) != 1:
             yield f"the tail was called {len(self.ends)} times and ended {self.log.count('tail')} times"
@@ -360,6 +367,24 @@ class Witness:
             first = min(at for at, entry in enumerate(self.log) if _is_of(entry, following))
             if last > first:
                 yield f"{following} began before {member} was closed: {self.log}"
+
+    def _last_member(self) -> list[Resource]:
+        """What the member held that was opened last, less what it dropped."""
+        last = self.resources[-1].name.partition(".")[0]
+        return [one for one in self.resources if one.name.partition(".")[0] == last and not one.dropped]
+
+    def _came_to_its_end(self) -> bool:
+        """Whether the stream, or the running member of a chain, may have ended by itself; or there was none."""
+        if not self.resources:
+            return self.end is None or bool(self.end.members) or self.end.items == 0
+        return all(one.ended or one.at_its_end for one in self._last_member())
+
+    def wrong_drain(self) -> Iterator[str]:
+        """What is wrong if a stream had all the time to come to its own end."""
+        if self.resources and self.left_by is None:
+            for one in self._last_member():
+                if not (one.by_itself or one.at_its_end):
+                    yield f"{one.name} was closed and not drained"
 
     def _closed_before_cancel(self) -> Iterator[str]:
         """Nothing of a member is closed, but what it closes itself, before `cancel` has ended, if that is called."""
@@ -397,6 +422,9 @@ class Witness:
             too_late |= self.tail_failed and end.reason is EndReason.FAILED
             if (told.reason is not end.reason and not too_late) or (told.items, told.last) != (end.items, end.last):
                 yield f"the tail was told {told.reason}, {told.items}, and the end is {end.reason}, {end.items}"
+        for before, item in itertools.pairwise([0, *self.items]):
+            if item not in (1, before + 1) and not (self.may_skip and item == before + 2):
+                yield f"an item was lost or came twice: {self.items}"
         if end.items != len(self.items) or end.last != (self.items[-1] if self.items else None):
             yield f"{self.items} were read, and the end says {end.items}, {end.last}"
         if end.reason is EndReason.EXHAUSTED and self.cancels and not end.members:
