@@ -30,7 +30,7 @@ class SeveralError(Exception):
         self.errors = errors
 
 
-async def close_generator(generator: AnyGenerator, *, cancelled: bool = False) -> None:
+async def close_generator(generator: AnyGenerator, *, cancelled: bool) -> None:
     """Close a generator; if it yields meanwhile, step it on so that its cleanup finishes, and say so.
 
     Args:

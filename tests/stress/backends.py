@@ -1,6 +1,7 @@
 """Running something on one of the backends, the same way each time."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -15,6 +16,8 @@ BACKENDS = ("asyncio", "uvloop", "trio")
 
 def chosen(backend: str) -> tuple[str, ...]:
     """The backends that a program was asked for."""
+    if backend not in ("all", *BACKENDS):
+        sys.exit(f"{backend!r} is no backend; take one of {', '.join(BACKENDS)}, or all")
     return BACKENDS if backend == "all" else (backend,)
 
 
