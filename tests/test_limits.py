@@ -491,3 +491,33 @@ async def test_aclose_from_inside_the_source() -> None:
         async with guarded_stream(source(), cleanup_timeout=0.05) as stream:
             assert [item async for item in stream] == [1]
     assert log == ["closed"]
+
+
+@only_asyncio
+async def test_error_of_what_the_event_loop_closes() -> None:
+    """What fails in the cleanup of a generator that the source drops while it runs is told by the event loop."""
+    told: list[BaseException | None] = []
+    loop = asyncio.get_running_loop()
+
+    async def inner() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            raise Fault
+
+    async def source() -> AsyncIterator[int]:
+        async for _ in inner():
+            break
+        yield 2
+
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: told.append(context.get("exception")))
+    try:
+        async with guarded_stream(source()) as stream:
+            assert [item async for item in stream] == [2]
+        collect_until_quiet()
+        await anyio.wait_all_tasks_blocked()
+    finally:
+        loop.set_exception_handler(before)
+    assert [type(error) for error in told] == [Fault]
+    assert stream.end.cleanup_errors == ()

@@ -63,13 +63,11 @@ class Stepper(Handoff[T]):
         raise NotImplementedError
 
     async def wait_until_asked(self) -> None:
-        """Wait before a step until the reader asks for an item; what was dropped meanwhile is closed first."""
+        """Before the first step, or one after an answer: close what was dropped, wait until an item is asked for."""
         self.state = _IDLE
         await self.close_dropped()
         while not (self.wanted or self.draining or self.closing):
             await self.park()
-            if self.dropped and not self.closing:
-                await self.close_dropped()
 
     async def run(self) -> None:
         """Step the source, and hand out what it makes as it is asked for, until its end or the close.
