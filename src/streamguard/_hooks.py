@@ -110,9 +110,9 @@ class Members:
 
     def take_back(self) -> None:
         """Have the owner close what others have begun to close, and given up: it yielded meanwhile."""
-        stuck = [generator for generator in self.open_at_others() if not generator.ag_running]
-        self.dropped += stuck
-        self.left_to_others = [it for it in self.open_at_others() if not any(it is other for other in stuck)]
+        there = self.open_at_others()
+        self.dropped += [generator for generator in there if not generator.ag_running]
+        self.left_to_others = [generator for generator in there if generator.ag_running]
 
     def others_are_done(self) -> bool:
         """Whether what others close is closed."""
